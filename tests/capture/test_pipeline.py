@@ -1,0 +1,67 @@
+"""The work behind the steps: the collector around captures, and specs whose steps nothing does."""
+
+import gc
+
+import attrs
+import pytest
+
+from tsgraph.capture.pipeline import Engine, Pipeline, SessionWork, check_steps
+from tsgraph.errors import InternalError, SpecError
+from tsgraph.spec.load import load_spec
+from tsgraph.spec.model import COLLABORATORS, Step
+
+SPEC = load_spec("decode")
+
+
+@pytest.fixture
+def restored_gc():
+    """The collector as it was before the test."""
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
+    yield
+    (gc.enable if enabled else gc.disable)()
+    if not frozen:
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_objects_are_frozen_while_capturing(restored_gc, enabled):
+    """Between the steps everything alive is out of the collector's reach; afterwards all is as before (R43)."""
+    (gc.enable if enabled else gc.disable)()
+    work = SessionWork()
+    work.freeze_gc()
+    frozen = gc.get_freeze_count()
+    work.thaw_gc()
+    assert frozen > 0
+    assert (0, enabled) == (gc.get_freeze_count(), gc.isenabled())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_objects_that_the_application_froze_stay_frozen(restored_gc, enabled):
+    """Where the application froze objects itself, the collector is off meanwhile, and its objects stay frozen."""
+    gc.freeze()
+    (gc.enable if enabled else gc.disable)()
+    before = gc.get_freeze_count()
+    work = SessionWork()
+    work.freeze_gc()
+    during = gc.isenabled()
+    work.thaw_gc()
+    assert (False, before, enabled) == (during, gc.get_freeze_count(), gc.isenabled())
+
+
+def test_every_step_of_the_shipped_specs_has_its_work():
+    """Each declared step, with all collaborators, is one that the pipeline can do."""
+    check_steps(SPEC.restricted_to(frozenset(COLLABORATORS)))
+
+
+def test_a_step_that_nothing_does_is_refused():
+    """A spec with an unknown step is a SpecError that names it, when the runtime is built."""
+    strange = attrs.evolve(SPEC, steps={**SPEC.steps, "polish": Step(name="polish", event=("polished",))})
+    with pytest.raises(SpecError, match=r"steps\.polish: no work has this name"):
+        check_steps(strange)
+
+
+def test_a_step_without_its_collaborator_says_what_to_declare():
+    """A step that uses an absent part, because its `needs` was forgotten, ends in an error that says so."""
+    engine = Engine(step=None, backend=None, arena=None, guard=None, marks=None, audit=None, addresses=None)
+    with pytest.raises(InternalError, match='declare needs = "sampler"'):
+        Pipeline(engine=engine, slot=None).reset_sampler()

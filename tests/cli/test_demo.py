@@ -1,0 +1,86 @@
+"""`tsgraph demo`: what it prints, what it returns, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from tsgraph.cli import main
+from tsgraph.reference import DecoderConfig, trial
+from tsgraph.reference.proof import Flip
+
+SMALL = ("demo", "--backend", "emulated", "--requests", "2")
+
+
+@pytest.fixture(autouse=True)
+def small_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of two rows and two layers, so that two slots are captured instead of six, and fast."""
+    plain: Callable[..., Any] = trial.config_for
+    small = {"rows": 2, "decoder": DecoderConfig(layers=2)}
+    monkeypatch.setattr(trial, "config_for", lambda *args: attrs.evolve(plain(*args), **small))
+
+
+def test_figures_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """One JSON document holds slots, counters, speeds, the verdict and the texts, and nothing else is printed."""
+    path = tmp_path / "prompts.txt"
+    path.write_text("first\nsecond\nthird\n", encoding="utf-8")
+    assert 0 == main([*SMALL, "--json", "--prompts", str(path)])
+    printed = capsys.readouterr()
+    figures = json.loads(printed.out)
+    assert "" == printed.err
+    assert ["first", "second"] == [each["prompt"] for each in figures["completions"]]
+    assert figures["verified"]["holds"]
+    assert figures["verified"]["steps"] == figures["counters"]["replays"] > 0
+    assert {"replayed", "eager"} == set(figures["tokens_per_second"])
+    assert [2, 1] == [slot["size"] for slot in figures["slots"]]
+
+
+def test_figures_for_people(capsys: pytest.CaptureFixture[str]):
+    """For people there are texts, the slot table, counts with their reasons, and a verdict; no control characters."""
+    assert 0 == main(SMALL)
+    printed = capsys.readouterr()
+    for word in ("Hello.", "default/2", "replayable", "only decode steps have slots", "tokens/s", "verified: "):
+        assert word in printed.out
+    assert "\x1b" not in printed.out
+    assert "" == printed.err
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_difference_is_exit_status_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+):
+    """Where replay and eager differ the command says so, shows the difference, and fails."""
+    plain: Callable[..., Any] = trial.run_trial
+    flip = Flip((1, 9), 65, 66, 0.25)
+    monkeypatch.setattr(trial, "run_trial", lambda *args, **words: attrs.evolve(plain(*args, **words), flips=[flip]))
+    assert 1 == main([*SMALL, *flags])
+    shown = capsys.readouterr().out
+    assert ('"holds": false' if flags else "DIFFERENT") in shown
+    assert ('"margin": 0.25' if flags else "position 9: token 66 instead of 65") in shown
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "1.5", "²"])
+def test_requests_must_be_a_positive_number(capsys: pytest.CaptureFixture[str], count: str):
+    """Another number of requests is wrong usage."""
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", "--requests", count])
+    assert 2 == caught.value.code
+    assert "positive whole number" in capsys.readouterr().err
+
+
+def test_unusable_prompts_are_exit_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """A file that cannot be read is named with the reason, without a traceback."""
+    assert 2 == main([*SMALL, "--prompts", str(tmp_path / "nowhere")])
+    assert "nowhere cannot be read" in capsys.readouterr().err
+
+
+def test_cuda_without_a_device_is_exit_status_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Asking for CUDA where there is none is an error that names the way out."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert 2 == main(["demo", "--backend", "cuda"])
+    assert "--backend emulated" in capsys.readouterr().err

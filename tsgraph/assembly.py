@@ -1,0 +1,222 @@
+"""Putting a runtime together: spec, geometry, memory, collaborators and slots, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import attrs
+import torch
+
+from tsgraph.backends.choice import choose_backend
+from tsgraph.buffers.arena import Arena
+from tsgraph.buffers.audit import WriteAudit
+from tsgraph.buffers.contract import Field, State, check_honoured, resolve_fields
+from tsgraph.buffers.owners import Owners
+from tsgraph.buffers.state import StateGuard
+from tsgraph.capture.pipeline import Engine, check_steps
+from tsgraph.capture.plan import plan_capture, with_default
+from tsgraph.capture.session import Capturer
+from tsgraph.dispatch.sizes import capture_sizes
+from tsgraph.errors import ContractViolation
+from tsgraph.events import Observer, Observers
+from tsgraph.keys import Batch, Geometry, Mode, Reason
+from tsgraph.lifecycle import Lifecycle
+from tsgraph.protocols import collaborators as protocols
+from tsgraph.protocols.backend import Backend
+from tsgraph.slots.outputs import Marks, OutputMarks
+from tsgraph.slots.registry import Slots
+from tsgraph.slots.slot import Slot
+from tsgraph.spec.model import Output, Spec
+
+PROTOCOLS = {
+    "attention": protocols.Attention,
+    "sampler": protocols.Sampler,
+    "grammar": protocols.Grammar,
+    "drafter": protocols.Drafter,
+    "recurrent": protocols.Recurrent,
+    "comm": protocols.Communication,
+    "ranks": protocols.Ranks,
+}
+
+
+@attrs.frozen
+class Collaborators:
+    """The engine's parts, each there or None."""
+
+    attention: protocols.Attention | None = None
+    sampler: protocols.Sampler | None = None
+    grammar: protocols.Grammar | None = None
+    drafter: protocols.Drafter | None = None
+    recurrent: protocols.Recurrent | None = None
+    comm: protocols.Communication | None = None
+    ranks: protocols.Ranks | None = None
+
+    def present(self) -> dict[str, Any]:
+        """Those that are there, by name."""
+        return {name: part for name in PROTOCOLS if (part := getattr(self, name)) is not None}
+
+    def check_members(self) -> None:
+        """Refuse a part that lacks a member of its protocol."""
+        for name, part in self.present().items():
+            _check_members(PROTOCOLS[name], part)
+
+    def check_pads(self, fields: Sequence[Field]) -> None:
+        """Refuse a part that reads a buffer and does not honour its pad."""
+        for name, part in self.present().items():
+            honours = getattr(part, "honours", None)
+            if honours is not None:
+                check_honoured(fields, name, honours)
+
+
+@attrs.frozen(kw_only=True)
+class Declaration:
+    """What a runtime is built from: the arguments of `GraphRuntime`, each in its final form."""
+
+    spec: Spec
+    step: Callable[[Batch], Any]
+    geometry: Geometry
+    collaborators: Collaborators
+    sizes: Sequence[int] | None
+    outputs: Marks
+    modules: tuple[torch.nn.Module, ...]
+    state: Mapping[str, State]
+    fixed: Mapping[str, torch.Tensor]
+    backend: str | Backend
+    device: str | torch.device | None
+    observers: Iterable[Observer]
+
+    def law(self) -> Spec:
+        """The spec without what absent collaborators make void, every step of it one that the pipeline can do."""
+        self.collaborators.check_members()
+        present = frozenset(self.collaborators.present()) | frozenset(self.geometry.conventions)
+        law = self.spec.restricted_to(present)
+        check_steps(law)
+        return law
+
+    def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The engine's own memory: what graphs may read and write besides the static buffers."""
+        for index, module in enumerate(self.modules):
+            for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+                yield f"module {index} {name}", tensor
+        yield from ((f"state {name}", declared.tensor) for name, declared in self.state.items())
+        yield from ((f"fixed {name}", tensor) for name, tensor in self.fixed.items())
+
+    def place(self) -> Backend:
+        """The backend, told which tensors live on its device."""
+        tensors = [tensor for _, tensor in self.named_tensors()]
+        place = choose_backend(self.backend, tensors, self.device)
+        place.adopt(tensors)
+        return place
+
+    def arena(self, law: Spec, rows: int, place: Backend) -> Arena:
+        """The static buffers, their pads honoured by every collaborator."""
+        fields = resolve_fields(law.buffers, self.geometry)
+        self.collaborators.check_pads(fields)
+        return Arena(fields, rows, place)
+
+    def engine(self, law: Spec, arena: Arena) -> Engine:
+        """What pipelines and programs work with."""
+        owners = Owners(arena, self.state, self.modules, self.fixed)
+        parts = {name: part for name, part in self.collaborators.present().items() if name != "recurrent"}
+        return Engine(
+            step=self.step,
+            backend=arena.backend,
+            arena=arena,
+            guard=StateGuard(self.state, arena.backend),
+            marks=_marks(law.outputs, self.outputs),
+            audit=(lambda: WriteAudit(owners)) if law.policy.undeclared_writes == "refuse" else None,
+            addresses=lambda: self._addresses(arena),
+            **parts,
+        )
+
+    def _addresses(self, arena: Arena) -> dict[str, int]:
+        buffers = {f"buffer {name}": address for name, address in arena.addresses().items()}
+        return buffers | {name: tensor.data_ptr() for name, tensor in self.named_tensors()}
+
+    def batch(self, rows: int, variant: str, arena: Arena) -> Batch:
+        """A decode batch of `rows` rows. Full hidden states exactly when there is a drafter (rule R17)."""
+        views = arena.views(rows) if rows <= arena.rows else {}
+        tokens, full_hidden = rows * self.geometry.tokens_per_request, self.collaborators.drafter is not None
+        return Batch(rows, tokens, Mode.DECODE, variant, views, self.fixed, full_hidden=full_hidden)
+
+    def variants(self) -> tuple[str, ...]:
+        """The sampler's variants, the default first."""
+        sampler = self.collaborators.sampler
+        return with_default(sampler.variants(self.geometry.tokens_per_request) if sampler is not None else ())
+
+
+@attrs.define(eq=False, kw_only=True)
+class Parts:
+    """A runtime's parts, fitted together."""
+
+    declared: Declaration
+    spec: Spec
+    engine: Engine
+    lifecycle: Lifecycle
+    slots: Slots
+    capturer: Capturer
+    observers: Observers
+    sizes: tuple[int, ...]
+    variants: tuple[str, ...]
+
+    def padded_batch(self, rows: int, variant: str) -> Batch:
+        """The batch of `rows` rows over the static buffers: a slot's own where one has that size."""
+        slot = self.slots.get((variant, rows))
+        return slot.batch if slot is not None else self.declared.batch(rows, variant, self.engine.arena)
+
+    def reason(self, slot: Slot) -> Reason:
+        """Why a slot that cannot be replayed cannot."""
+        law = self.spec.lifecycle
+        by_state = {
+            law.transition(law.on_change).to: Reason.SLOT_STALE,
+            law.transition(law.on_failure).to: Reason.SLOT_FAILED,
+            law.transition(law.on_release).to: Reason.SLOT_RELEASED,
+        }
+        return by_state.get(slot.state, Reason.NOT_CAPTURED)
+
+    def drop_empty_pool(self) -> None:
+        """Give the pool's memory back to the system where no slot holds a graph of it any more."""
+        if all(slot.graph is None for slot in self.slots.values()):
+            self.engine.pool = None
+            self.engine.backend.trim()
+
+
+def assemble(declared: Declaration) -> Parts:
+    """All parts of a runtime. Raises what the constructor of `GraphRuntime` promises; allocates the static buffers."""
+    law, observers = declared.law(), Observers(list(declared.observers))
+    sizes, variants = capture_sizes(law.sizes, declared.geometry.rows, declared.sizes), declared.variants()
+    arena = declared.arena(law, sizes[-1], declared.place())
+    engine, lifecycle = declared.engine(law, arena), Lifecycle(law)
+    plan = plan_capture(sizes, variants, largest_first=law.sizes.order == "largest_first")
+    lives = {key: lifecycle.begin(str(key), key.variant) for key in plan}
+    slots = {key: Slot(key, life, declared.batch(key.size, key.variant, arena)) for key, life in lives.items()}
+    return Parts(
+        declared=declared,
+        spec=law,
+        engine=engine,
+        lifecycle=lifecycle,
+        slots=Slots(slots),
+        capturer=Capturer(law, lifecycle, engine, observers),
+        observers=observers,
+        sizes=sizes,
+        variants=variants,
+    )
+
+
+def _marks(declared: Mapping[str, Output], given: Marks) -> OutputMarks:
+    if given is not None or not declared:
+        return OutputMarks(given)
+    optional = frozenset(name for name, output in declared.items() if output.optional)
+    return OutputMarks({name: output.per for name, output in declared.items()}, optional)
+
+
+def _check_members(protocol: type, part: Any) -> None:
+    for member in sorted(_members(protocol)):
+        if not hasattr(part, member):
+            raise ContractViolation(protocol.__name__, member, "a member", f"none on {type(part).__name__}")
+
+
+def _members(protocol: type) -> set[str]:
+    return {member for member in vars(protocol) if not member.startswith("_")}

@@ -1,0 +1,131 @@
+"""The emulated backend: a CUDA device whose memory is plain CPU tensors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+from tsgraph.backends.emulated import current
+from tsgraph.backends.emulated.dispatcher import is_plain
+from tsgraph.backends.emulated.graph import EmulatedGraph
+from tsgraph.backends.emulated.memory import EmulatedPool, machine_bytes
+from tsgraph.backends.emulated.recording import Recording
+from tsgraph.backends.emulated.residence import Place, Residence
+from tsgraph.backends.emulated.trees import describe
+from tsgraph.errors import BadBatch
+from tsgraph.protocols.backend import Memory, Pool, Ready
+
+
+class Done:
+    """A mark after work that is done already: nothing here is queued."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+
+class EmulatedBackend:
+    """CUDA-graph semantics on CPU tensors. Implements `tsgraph.protocols.backend.Backend`.
+
+    One thread records at a time; other threads and other tensors are not touched.
+    """
+
+    name = "emulated"
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self._residence = Residence()
+        self._pools: weakref.WeakSet[EmulatedPool] = weakref.WeakSet()
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype, fill: float) -> torch.Tensor:
+        """A static device tensor of `shape`, every element `fill`: never an inference tensor (fault R3).
+
+        Raises: CaptureUnsupported inside a recording.
+        """
+        return self._make(shape, dtype, fill, "device")
+
+    def pin(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A zeroed host tensor that counts as pinned: CPU builds of torch cannot pin.
+
+        Raises: CaptureUnsupported inside a recording.
+        """
+        return self._make(shape, dtype, 0, "pinned")
+
+    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Say that `tensors` live on the device. Keeps none of them alive.
+
+        Raises: BadBatch for one that is not a plain strided CPU tensor; then none is adopted.
+        """
+        adopted = list(tensors)
+        for index, tensor in enumerate(adopted):
+            _check_adoptable(index, tensor)
+        for tensor in adopted:
+            self._residence.add(tensor)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` lives on the device; views live where their memory does."""
+        return self._residence.holds(tensor)
+
+    def pool(self) -> EmulatedPool:
+        """A new, empty graph pool."""
+        pool = EmulatedPool()
+        self._pools.add(pool)
+        return pool
+
+    @contextmanager
+    def side_stream(self) -> Iterator[None]:
+        """Run the block: everything here is in order already."""
+        yield
+
+    def record(self, pool: Pool) -> AbstractContextManager[EmulatedGraph]:
+        """Record the block into a graph of `pool`. On an exception everything is as before, and it goes on.
+
+        Raises: CaptureUnsupported for an operation that no recording may contain, with its name and the step's line,
+        and inside another recording; BadBatch for a pool of another backend.
+        """
+        if not isinstance(pool, EmulatedPool):
+            raise BadBatch(f"{type(pool).__name__} is a pool of another backend", hint="take one from backend.pool()")
+        return Recording(self._residence, pool).run()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: work is done, and what it raised was raised, where it was asked for.
+
+        Raises: CaptureUnsupported inside a recording, as on a GPU.
+        """
+        current.refuse_inside("a synchronisation", "synchronise before or after the recording")
+
+    def ready(self) -> Ready:
+        """A mark that is done at once."""
+        return Done()
+
+    def trim(self) -> None:
+        """Nothing to give back: memory that nothing uses any more is free already."""
+
+    def memory(self) -> Memory:
+        """Bytes now. `free` and `total` are the machine's; `allocated` are those of live device tensors."""
+        free, total = machine_bytes()
+        pooled = sum(pool.bytes for pool in self._pools)
+        return Memory(free=free, total=total, allocated=self._residence.bytes, pooled=pooled)
+
+    def _make(self, shape: Sequence[int], dtype: torch.dtype, fill: float, place: Place) -> torch.Tensor:
+        current.refuse_inside(f"an allocation of {place} memory", "allocate buffers before the recording")
+        with torch.inference_mode(mode=False):
+            tensor = torch.full(tuple(shape), fill, dtype=dtype, device=self.device)
+        self._residence.add(tensor, place)
+        return tensor
+
+
+def _check_adoptable(index: int, tensor: torch.Tensor) -> None:
+    if is_plain(type(tensor)) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
+        return
+    kind = type(tensor).__name__
+    raise BadBatch(
+        f"tensor {index}, a {kind} {describe(tensor)} on {tensor.device}, cannot live on the emulated device",
+        hint="the emulated device takes plain strided CPU tensors",
+    )

@@ -1,0 +1,73 @@
+"""The state of torch under which an operation was recorded, put back while it is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+
+import attrs
+import torch
+
+from tsgraph.backends.emulated.dispatcher import (
+    below_autograd,
+    inference_mode,
+    unseen_by_functions,
+    unseen_by_operators,
+)
+
+
+@attrs.frozen
+class DispatchState:
+    """Inference and grad mode, the default dtype, and autocast: the dtype it casts to, or None if it is off."""
+
+    inference: bool
+    grad: bool
+    default: torch.dtype
+    autocast: torch.dtype | None
+
+    @classmethod
+    def now(cls, autocast: torch.dtype | None) -> DispatchState:
+        """The state of this thread. Autocast is told, since inside a dispatch mode it reads as off."""
+        return cls(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Run the block in this state, without any mode of the user's, and without tracking gradients."""
+        with (
+            unseen_by_functions(),
+            unseen_by_operators(),
+            inference_mode(self.inference),
+            torch.set_grad_enabled(self.grad),
+            below_autograd(),
+            self._rest(),
+        ):
+            yield
+
+    def _rest(self) -> AbstractContextManager[object]:
+        """What seldom differs from the state of the caller."""
+        if self.autocast == autocast_dtype() and self.default == torch.get_default_dtype():
+            return nullcontext()
+        rest = ExitStack()
+        rest.enter_context(autocast_to(self.autocast))
+        rest.enter_context(_default_dtype(self.default))
+        return rest
+
+
+def autocast_dtype() -> torch.dtype | None:
+    """The dtype that autocast casts to on the CPU, or None if it is off."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
+def autocast_to(dtype: torch.dtype | None) -> AbstractContextManager[None]:
+    """Autocast to `dtype`, or none at all."""
+    return torch.autocast("cpu", dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

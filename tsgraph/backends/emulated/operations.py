@@ -1,0 +1,168 @@
+"""The lower layer of a recording: the operators. On the device they are recorded, not run; on the host they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import attrs
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tsgraph.backends.emulated import operators
+from tsgraph.backends.emulated.admission import Admission
+from tsgraph.backends.emulated.dispatch_state import DispatchState
+from tsgraph.backends.emulated.dispatcher import (
+    casts_itself,
+    decompose,
+    is_composite,
+    is_operator,
+    is_plain,
+    is_view,
+    makes_tensor,
+    returns_facts,
+    tracks_views_itself,
+    unseen_by_functions,
+    unseen_by_operators,
+    with_keys,
+    without_autocast,
+    written_names,
+    written_returns,
+)
+from tsgraph.backends.emulated.functions import FunctionMode
+from tsgraph.backends.emulated.metadata import Metadata
+from tsgraph.backends.emulated.nodes import Launch, Node, compile_run
+from tsgraph.backends.emulated.operation import Operation
+from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse, user_line
+from tsgraph.backends.emulated.trees import map_leaves, tensors_in
+
+Allocate = Callable[[torch.Tensor], torch.Tensor]
+
+
+class OperationMode(TorchDispatchMode):
+    """Appends a launch for each device operation. What it returns is allocated and poisoned; views are real.
+
+    `allocate` gives a device tensor of the shape, stride and dtype of a fake one.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, functions: FunctionMode, allocate: Allocate) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.launches: list[Launch] = []
+        self._functions = functions
+        self._residence = functions.residence
+        self._allocate = allocate
+        self._metadata = Metadata()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Else a callable that is compiled under this mode stays eager for ever after."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record the operation, run it at once, or refuse it."""
+        if not all(map(is_plain, types)):
+            return NotImplemented  # the subclass comes back with the tensors inside it
+        if not is_operator(func):
+            raise refuse(func, "a higher-order operator decides in Python at each run", "call what it chooses, eagerly")
+        operation = Operation(func, args, kwargs or {}, self._functions.call)
+        with unseen_by_functions():
+            return self._take(operation)
+
+    def _take(self, operation: Operation) -> Any:
+        if is_composite(operation.operator):
+            return self._decompose(operation)
+        if not self._is_on_device(operation) or is_view(operation.operator) or returns_facts(operation.operator):
+            return operation.run()
+        return self._record(operation)
+
+    def _decompose(self, operation: Operation) -> Any:
+        """Run the composition, operator by operator, as it would run without this mode.
+
+        Under inference mode it arrives here whole, past the layers that its operators would pass: autocast, and the
+        one that keeps track of views. What autocast has cast as a whole is not cast again.
+        """
+        keys = operation.call.keys
+        if keys is not None and casts_itself(operation.operator):
+            keys = without_autocast(keys)
+        layers = nullcontext() if keys is None or tracks_views_itself(operation.operator) else with_keys(keys)
+        with self, self._functions.calling(attrs.evolve(operation.call, keys=keys)), layers:
+            return decompose(operation.operator, operation.args, operation.kwargs)
+
+    def _is_on_device(self, operation: Operation) -> bool:
+        if any(self._residence.holds(tensor) for _, tensor in operation.operands()):
+            return _makes_on_cpu(operation)
+        return makes_tensor(operation.operator) and operation.call.makes and _makes_on_cpu(operation)
+
+    def _record(self, operation: Operation) -> Any:
+        self._refuse_gradients(operation)
+        baked = {} if makes_tensor(operation.operator) else Admission(self._residence, operation).bake()
+        returned, fakes = self._metadata.infer(operation)
+        self._grow_outputs(operation, fakes)
+        results = self._results(operation, returned)
+        self._append(operation, baked, results)
+        return results if len(results) > 1 else results[0] if results else None
+
+    def _refuse_gradients(self, operation: Operation) -> None:
+        asking = [name for name, tensor in operation.operands() if tensor.requires_grad and operation.call.grad]
+        if asking:
+            why = f"{asking[0]!r} requires a gradient and grad mode is on, but a recording has no backward pass"
+            raise refuse(operation, why, "run the step under torch.inference_mode() or torch.no_grad()")
+
+    def _grow_outputs(self, operation: Operation, fakes: Mapping[int, torch.Tensor]) -> None:
+        """Give each empty `out=` tensor the memory that the operator would give it."""
+        for name, tensor in operation.operands():
+            fake = fakes[id(tensor)]
+            if name not in written_names(operation.operator) or fake.shape == tensor.shape:
+                continue
+            if tensor.numel() > 0:
+                raise refuse(operation, f"it resizes {name!r}, which has elements", "give it one of the right shape")
+            with unseen_by_operators():
+                tensor.set_(self._allocate(fake))  # type: ignore[call-overload]  # the stubs lack this form
+
+    def _results(self, operation: Operation, returned: Any) -> list[Any]:
+        names = written_returns(operation.operator)
+        values = returned if len(names) > 1 else (returned,) * len(names)
+        arguments = operation.arguments()
+
+        def make(leaf: Any) -> Any:
+            if leaf is None:
+                return None
+            if not isinstance(leaf, torch.Tensor):
+                raise refuse(operation, "it returns a number to the host", ON_DEVICE)
+            return self._allocate(leaf)
+
+        pairs = zip(names, values, strict=True)
+        return [map_leaves(make, value) if name is None else arguments[name] for name, value in pairs]
+
+    def _append(self, operation: Operation, baked: Mapping[int, torch.Tensor], results: list[Any]) -> None:
+        if operation.operator.overloadpacket in operators.TAKE_MEMORY:
+            return
+
+        def freeze(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return baked[id(leaf)] if id(leaf) in baked else leaf.detach()
+
+        pairs = zip(written_returns(operation.operator), results, strict=True)
+        with unseen_by_operators():
+            frozen = operation.with_leaves(freeze)
+            fresh = [map_leaves(freeze, result) if name is None else None for name, result in pairs]
+        node = Node(str(operation.operator), user_line(), tuple(tuple(each.shape) for each in tensors_in(results)))
+        self.launches.append(Launch(node, _state_of(operation), *compile_run(frozen, fresh)))
+
+
+def _makes_on_cpu(operation: Operation) -> bool:
+    """False only for a factory that was asked for another device, such as meta."""
+    device = operation.arguments().get("device") if makes_tensor(operation.operator) else None
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _state_of(operation: Operation) -> DispatchState:
+    """ATen operators are recorded with their arguments cast, so autocast is off for them; other kernels may ask."""
+    sees_autocast = operation.operator.namespace != "aten" and not casts_itself(operation.operator)
+    return DispatchState.now(operation.call.autocast if sees_autocast else None)

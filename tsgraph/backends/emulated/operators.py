@@ -1,0 +1,41 @@
+"""ATen operators that a recording treats apart, by role; packets, with all their overloads, unless said otherwise.
+
+Where the role is CUDA's doing, it was measured on a GPU (torch 2.11).
+"""
+
+# ruff: noqa: SLF001 - an underscore is part of many an operator's name
+
+from __future__ import annotations
+
+import torch
+
+aten = torch.ops.aten
+
+COPY_INTO = aten.copy_
+COPY_OUT = {aten.clone, aten._to_copy}
+
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+
+# They take the value of a zero-dimensional host tensor, as elementwise operators do, without being elementwise.
+TAKE_A_SCALAR = {aten.fill, aten.fill_, aten.masked_fill, aten.masked_fill_, aten.index_fill, aten.index_fill_}
+
+# Elementwise, but their GPU kernels want every tensor on the device.
+TAKE_NO_SCALAR = {
+    aten.where, aten.clamp, aten.clamp_, aten.clamp_min, aten.clamp_min_, aten.clamp_max, aten.clamp_max_,
+}  # fmt: skip
+
+# Overloads whose outputs have a known shape, but which check a value on the host.
+SYNCHRONISE = {
+    aten._linalg_check_errors.default, aten._linalg_svd.default, aten.normal.Tensor_Tensor, aten.normal.float_Tensor,
+}  # fmt: skip
+
+# Views in all but their schema.
+UNMARKED_VIEWS = {aten._unsafe_view}
+
+# They take memory and run no kernel: a replay leaves that memory as it is.
+TAKE_MEMORY = {
+    aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided,
+}  # fmt: skip
+
+# Their overloads for given outputs fail where an output is left out.
+FILL_NOTHING = {aten.mkldnn_rnn_layer}

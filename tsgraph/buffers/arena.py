@@ -1,0 +1,97 @@
+"""The memory that graphs read: one static tensor per field, at an address that never changes (rule R21)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tsgraph.buffers.contract import Field
+from tsgraph.buffers.sources import count_rows
+from tsgraph.errors import BadBatch
+from tsgraph.protocols.backend import Backend
+
+Views = dict[str, torch.Tensor | dict[str, torch.Tensor]]
+
+
+class Arena:
+    """The static tensors of `fields`, each for `rows` requests and full of its pad: never uninitialised (fault B3).
+
+    They are ordinary tensors even where the arena is made in inference mode, so that every mode may write them (R3).
+    """
+
+    def __init__(self, fields: Iterable[Field], rows: int, backend: Backend) -> None:
+        self.fields = tuple(fields)
+        self.rows = rows
+        self.backend = backend
+        with torch.inference_mode(mode=False):
+            self._whole = {field.label: self._allocate(field) for field in self.fields}
+        self._views: dict[int, Views] = {}
+        self._counted = sorted(self.fields, key=lambda field: field.per)  # rows of requests say most: they come first
+
+    def _allocate(self, field: Field) -> torch.Tensor:
+        return self.backend.allocate((self.rows * field.rows_per_request, *field.shape), field.dtype, field.pad)
+
+    def head(self, field: Field, rows: int) -> torch.Tensor:
+        """A new view of the first `rows` requests of `field`. Raises BadBatch where the arena has fewer."""
+        if not 0 <= rows <= self.rows:
+            raise BadBatch(f"the static buffers hold 0 to {self.rows} rows, not {rows}", rows=rows)
+        with torch.inference_mode(mode=False):
+            return self._whole[field.label][: rows * field.rows_per_request]
+
+    def views(self, size: int) -> Views:
+        """The first `size` requests of every buffer, by name; grouped ones as a dict by group.
+
+        The same objects at each call, so that what a slot holds can be compared by identity (rule R19). Do not change
+        the dicts. Raises BadBatch where the arena has fewer rows.
+        """
+        if size not in self._views:
+            self._views[size] = nest(self.fields, {field.label: self.head(field, size) for field in self.fields})
+        return self._views[size]
+
+    def fill_pads(self, size: int) -> None:
+        """Make each of the first `size` rows of every buffer a pad row."""
+        for field in self.fields:
+            self.head(field, size).fill_(field.pad)
+
+    def fill_warm(self, size: int) -> None:
+        """Give the first `size` rows of every buffer what rows hold in a warm-up (rule R7)."""
+        for field in self.fields:
+            self.head(field, size).fill_(field.pad if field.warm is None else field.warm)
+
+    @contextmanager
+    def saved(self) -> Iterator[None]:
+        """Put the contents of every buffer back on every exit: a late capture disturbs no row written in place."""
+        with torch.no_grad():
+            before = {label: tensor.clone() for label, tensor in self._whole.items()}
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for label, tensor in self._whole.items():
+                    tensor.copy_(before[label])
+
+    def count_rows(self, sources: Mapping[str, Any]) -> int:
+        """How many requests `sources` carry. Raises BadBatch where none of them says."""
+        return count_rows(self._counted, sources)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The static tensors by label, as `tables[full]` where there are groups."""
+        return dict(self._whole)
+
+    def addresses(self) -> dict[str, int]:
+        """The address of each static tensor, by label."""
+        return {label: tensor.data_ptr() for label, tensor in self._whole.items()}
+
+
+def nest(fields: Iterable[Field], flat: Mapping[str, torch.Tensor]) -> Views:
+    """Tensors by label as tensors by name, grouped ones as a dict by group."""
+    views: dict[str, Any] = {}
+    for field in fields:
+        if field.group is None:
+            views[field.name] = flat[field.label]
+        else:
+            views.setdefault(field.name, {})[field.group] = flat[field.label]
+    return views

@@ -1,0 +1,1 @@
+"""Capture: which slots in which order, and the pipeline that walks each along the spec."""

@@ -1,0 +1,229 @@
+"""The work behind the spec's steps. The spec says which, in what order and under which rules; this says how.
+
+One method per step, named like it. A step may be listed, moved or dropped in a spec without touching this file; a step
+that has no method here is refused when the runtime is built.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import attrs
+import torch
+
+from tsgraph.buffers.arena import Arena
+from tsgraph.buffers.audit import WriteAudit
+from tsgraph.buffers.state import StateGuard
+from tsgraph.capture.mode import set_capturing
+from tsgraph.errors import ContractViolation, InternalError, SpecError
+from tsgraph.keys import Batch
+from tsgraph.protocols.backend import Backend, Pool
+from tsgraph.protocols.collaborators import Attention, Communication, Drafter, Grammar, Ranks, Sampler
+from tsgraph.slots.outputs import OutputMarks
+from tsgraph.slots.slot import Slot
+from tsgraph.spec.model import Spec, Step
+
+SETTLE_SECONDS = 300.0
+"""How long the ranks may take to settle a captured slot."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Engine:
+    """What a pipeline works with: the engine's step and collaborators, and the memory they share."""
+
+    step: Callable[[Batch], Any]
+    backend: Backend
+    arena: Arena
+    guard: StateGuard
+    marks: OutputMarks
+    audit: Callable[[], WriteAudit] | None
+    addresses: Callable[[], Mapping[str, int]]
+    attention: Attention | None = None
+    sampler: Sampler | None = None
+    grammar: Grammar | None = None
+    drafter: Drafter | None = None
+    comm: Communication | None = None
+    ranks: Ranks | None = None
+    pool: Pool | None = None
+
+    def forward(self, batch: Batch) -> Any:
+        """One call of the engine's step, in inference mode like every path of the runtime."""
+        with torch.inference_mode():
+            return self.step(batch)
+
+    def collaborator(self, name: str) -> Any:
+        """The collaborator called `name`. A spec whose step forgot its `needs` ends here."""
+        part = getattr(self, name)
+        if part is None:
+            what = f"a step of the spec uses the {name}, but there is none"
+            raise InternalError(what, hint=f'declare needs = "{name}" for it')
+        return part
+
+
+@attrs.define(eq=False)
+class SessionWork:
+    """Does the steps around a run of captures (rule R43)."""
+
+    _thaw: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+
+    def perform(self, step: Step) -> str | None:
+        """Do one step; returns its outcome where the step declares several."""
+        work: Callable[[], str | None] = getattr(self, step.name)
+        return work()
+
+    def freeze_gc(self) -> None:
+        """Collect first, so that no old graph dies inside a recording (fault K1), then keep the collector away.
+
+        Where the application froze objects of its own, unfreezing would thaw those too: the collector is then switched
+        off instead.
+        """
+        gc.collect()
+        if gc.get_freeze_count():
+            self._thaw = gc.enable if gc.isenabled() else lambda: None
+            gc.disable()
+        else:
+            self._thaw = gc.unfreeze
+            gc.freeze()
+
+    def thaw_gc(self) -> None:
+        """Let the collector work as before, and do what it left."""
+        self._thaw()
+        gc.collect()
+
+
+@attrs.define(eq=False)
+class Pipeline(SessionWork):
+    """Does the steps of one slot. A life calls `perform` for each step that its spec declares."""
+
+    engine: Engine = attrs.field(kw_only=True)
+    slot: Slot = attrs.field(kw_only=True)
+
+    # -- warm ---------------------------------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
+        self.engine.backend.synchronize()
+
+    def meet_ranks(self) -> None:
+        """Wait for the other ranks."""
+        self.engine.collaborator("ranks").meet()
+
+    def prepare_sampler(self) -> None:
+        """Fill RNG buffers, outside any recording (R11)."""
+        self.engine.collaborator("sampler").prepare(self.slot.batch)
+
+    def fill_lengths(self) -> None:
+        """Give every row what rows hold in a warm-up (R7)."""
+        self.engine.arena.fill_warm(self.slot.key.size)
+
+    def bind_metadata(self) -> None:
+        """Make the target's metadata views of static buffers, then the draft's."""
+        for part in (self.engine.attention, self.engine.drafter):
+            if part is not None:
+                part.bind(self.slot.batch)
+
+    def bind_mask(self) -> None:
+        """Give the batch the mask that replays refill (R18)."""
+        self.slot.batch.mask = self.engine.collaborator("grammar").bind(self.slot.batch)
+
+    def push_grammar(self) -> None:
+        """Push the entry of the next forward (R22)."""
+        self.slot.tickets.append(self.engine.collaborator("grammar").push(self.slot.key.size))
+
+    def forward(self) -> None:
+        """Run the step for real, on the capture stream; live state stays as it is (R12)."""
+        with self.engine.backend.side_stream(), self.engine.guard.protected(), self._audited():
+            self.engine.forward(self.slot.batch)
+        self.slot.tickets.clear()  # the forward consumed its entry
+
+    def _audited(self) -> AbstractContextManager[Any]:
+        return self.engine.audit() if self.engine.audit else nullcontext()
+
+    # -- bind and capture ---------------------------------------------------------------------------------------------
+
+    def reset_sampler(self) -> None:
+        """Forget what warm-ups accumulated (R10)."""
+        self.engine.collaborator("sampler").reset()
+
+    def arm_comm(self) -> None:
+        """Put the communication library into its recorded mode."""
+        self.engine.collaborator("comm").arm()
+
+    def check_views(self) -> None:
+        """Refuse a batch that holds copies instead of views (R19)."""
+        views = self.engine.arena.views(self.slot.key.size)
+        for name, held in self.slot.batch.buffers.items():
+            if held is not views[name]:
+                raise ContractViolation("Batch", name, "the view of its static buffer", "another tensor (R19)")
+
+    def enter_capture_mode(self) -> None:
+        """Tell layers that a recording is being made (R20)."""
+        set_capturing(True)
+
+    def record(self) -> None:
+        """Record the step, and bind what it returned."""
+        self.slot.addresses.update(self.engine.addresses())
+        with self.engine.backend.record(self._pool()) as graph:
+            returned = self.engine.forward(self.slot.batch)
+        self.slot.graph = graph
+        self.slot.outputs = self.engine.marks.bind(returned, rows=self.slot.batch.rows, tokens=self.slot.batch.tokens)
+
+    def _pool(self) -> Pool:
+        if self.engine.pool is None:
+            self.engine.pool = self.engine.backend.pool()
+        return self.engine.pool
+
+    def leave_capture_mode(self) -> None:
+        """Tell layers that it is over (R20)."""
+        set_capturing(False)
+
+    # -- drain and failure --------------------------------------------------------------------------------------------
+
+    def check_addresses(self) -> None:
+        """Refuse a recording whose memory has moved since (R21)."""
+        now = self.engine.addresses()
+        for name, address in self.slot.addresses.items():
+            if now.get(name) != address:
+                raise ContractViolation(
+                    "step",
+                    name,
+                    f"the address it was recorded at, {address:#x}",
+                    f"{now.get(name, 0):#x} (R21)",
+                    hint="update tensors in place; a replay reads the address it recorded",
+                )
+
+    def drain_grammar(self) -> None:
+        """Cancel the entries that only this slot still holds (R23)."""
+        while self.slot.tickets:
+            self.engine.collaborator("grammar").cancel(self.slot.tickets.pop())
+
+    def reset_grammar(self) -> None:
+        """Forget the entries of warm-up and recording (R23)."""
+        self.engine.collaborator("grammar").reset()
+
+    def settle_ranks(self) -> str:
+        """Vote on the recording, well or badly ended, and take the verdict (R6)."""
+        ok = self.slot.graph is not None
+        digest = hash((self.slot.key, self.slot.batch.tokens)) & 0x7FFFFFFF
+        verdict = self.engine.collaborator("ranks").settle(f"capture {self.slot.key}", ok, digest, SETTLE_SECONDS)
+        return f"ranks_{verdict}"
+
+    def release_graph(self) -> None:
+        """Give back the recording and its memory."""
+        self.slot.forget()
+
+
+def check_steps(spec: Spec) -> None:
+    """Refuse a spec with a step that nothing here does. Raises SpecError naming each.
+
+    Serving steps do no work: they only feed the runtime scope.
+    """
+    serving = {*spec.serving.replay, *spec.serving.eager, *spec.serving.abandon}
+    session = {*spec.session.enter, *spec.session.leave}
+    workers = {name: SessionWork if name in session else Pipeline for name in spec.steps if name not in serving}
+    unknown = sorted(name for name, worker in workers.items() if not hasattr(worker, name))
+    if unknown:
+        raise SpecError(spec.source, tuple(f"steps.{name}: no work has this name" for name in unknown))

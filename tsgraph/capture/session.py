@@ -1,0 +1,125 @@
+"""A run of captures: each slot along the spec's route, with whatever it switches on switched off again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import torch
+
+from tsgraph import events
+from tsgraph.capture.pipeline import Engine, Pipeline, SessionWork
+from tsgraph.capture.progress import track_capture
+from tsgraph.errors import CallerError, CaptureFailed
+from tsgraph.events import Observers
+from tsgraph.keys import SlotKey
+from tsgraph.lifecycle import Cause, Lifecycle
+from tsgraph.slots.slot import Slot
+from tsgraph.spec.model import Spec
+
+
+@attrs.frozen
+class CaptureSummary:
+    """What a run of captures did: keys captured and failed, host seconds, bytes by which the pool grew."""
+
+    captured: tuple[SlotKey, ...]
+    failed: tuple[SlotKey, ...]
+    seconds: float
+    bytes: int
+
+
+@attrs.define(eq=False)
+class Capturer:
+    """Walks slots along the spec."""
+
+    spec: Spec
+    lifecycle: Lifecycle
+    engine: Engine
+    observers: Observers
+
+    def capture(self, slots: Sequence[Slot]) -> CaptureSummary:
+        """Take every slot to where it can be replayed.
+
+        Raises: CaptureFailed for the first slot that fails, where the spec's policy says "raise".
+        """
+        began = time.perf_counter()
+        self.observers.emit(events.CAPTURE_STARTED, spec=self.spec.name, slots=[str(slot.key) for slot in slots])
+        with self.lifecycle.session(SessionWork().perform):
+            for slot in track_capture(slots, self.engine.backend):
+                self._capture_one(slot)
+        return self._summary(slots, time.perf_counter() - began)
+
+    def _capture_one(self, slot: Slot) -> None:
+        began = time.perf_counter()
+        try:
+            with self._undisturbed():
+                for trigger in self._remaining_route(slot):
+                    self.fire(slot, trigger)
+        except CaptureFailed:
+            if self.spec.policy.on_capture_failure == "raise":
+                raise
+        finally:
+            slot.seconds = time.perf_counter() - began
+
+    def _remaining_route(self, slot: Slot) -> Sequence[str]:
+        """The triggers that are left from the slot's state to a replayable one."""
+        route = self.lifecycle.route
+        for done, trigger in enumerate(route):
+            if slot.state in self.spec.lifecycle.transition(trigger).source:
+                return route[done:]
+        return ()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Leave random generators and what the engine wrote into buffers as they were, early or late."""
+        device = self.engine.backend.device
+        devices = [device.index] if device.type == "cuda" else []
+        with self.engine.arena.saved(), torch.random.fork_rng(devices=devices):
+            yield
+
+    def fire(self, slot: Slot, trigger: str, cause: Cause | None = None) -> None:
+        """Fire one trigger: its declared steps, then the change of state.
+
+        Raises: IllegalTransition or RuleViolation before any effect; CaptureFailed where a step failed (the slot is
+        then in the spec's failure state, cleaned up).
+        """
+        before = slot.state
+        try:
+            slot.life.fire(trigger, Pipeline(engine=self.engine, slot=slot).perform, cause=cause)
+        except Exception as error:
+            if slot.state == before and isinstance(error, CallerError):
+                self.observers.emit(events.SLOT_REFUSED, "warning", slot=str(slot.key), trigger=trigger, why=str(error))
+                raise
+            raise self._failed(slot, trigger, error) from error
+        self._tell_state(slot, trigger)
+
+    def _failed(self, slot: Slot, trigger: str, error: Exception) -> CaptureFailed:
+        failure = slot.life.last_failure
+        step = failure.step if failure else None
+        facts = {"slot": str(slot.key), "state": slot.state, "trigger": trigger, "step": step}
+        self.observers.emit(f"slot.{slot.state}", "error", **facts, error=repr(error))
+        where = f"at step {step}" if step else "at its rules"
+        what = f"slot {slot.key} could not be captured: {trigger} failed {where}: {error}"
+        hint = f"mend the cause, then reset and capture again; the slot is {slot.state}, the others are as before"
+        return CaptureFailed(what, hint=hint, **facts)
+
+    def _tell_state(self, slot: Slot, trigger: str) -> None:
+        cause = slot.cause.summary if slot.cause else None
+        severity: events.Severity = "info" if cause is None else "warning"
+        self.observers.emit(f"slot.{slot.state}", severity, slot=str(slot.key), trigger=trigger, cause=cause)
+
+    def _summary(self, slots: Sequence[Slot], seconds: float) -> CaptureSummary:
+        ready = self.spec.lifecycle.replays_in
+        captured = tuple(slot.key for slot in slots if slot.state in ready)
+        failed = tuple(slot.key for slot in slots if slot.state not in ready)
+        summary = CaptureSummary(captured, failed, seconds, sum(slot.bytes for slot in slots))
+        self.observers.emit(
+            events.CAPTURE_FINISHED,
+            captured=len(captured),
+            failed=[str(key) for key in failed],
+            seconds=round(seconds, 3),
+            bytes=summary.bytes,
+        )
+        return summary

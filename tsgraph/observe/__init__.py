@@ -1,0 +1,1 @@
+"""Observers of events. Nothing here runs on the replay path."""

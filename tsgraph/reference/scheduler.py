@@ -1,0 +1,167 @@
+"""Continuous batching: requests join and leave a running batch between steps. Pure Python.
+
+A request is admitted when a row is free and its whole page budget is: prompt and `max_tokens` together. So a decode
+step never runs out of pages, and nobody is ever preempted. Admission is first come, first served: no request starves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+from attrs.validators import ge, gt, instance_of, le, lt, min_len
+
+from tsgraph.errors import BadBatch
+from tsgraph.keys import Mode
+
+if TYPE_CHECKING:
+    from tsgraph.reference.cache import PageAllocator
+
+NO_ROW = 0
+
+Status = Literal["waiting", "running", "eos", "length"]
+
+
+@attrs.frozen(kw_only=True)
+class Sampling:
+    """How a request samples: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 are off, `seed` makes it its own."""
+
+    temperature: float = attrs.field(default=0.0, validator=ge(0.0))
+    top_k: int = attrs.field(default=0, validator=[instance_of(int), ge(0)])
+    top_p: float = attrs.field(default=1.0, validator=[gt(0.0), le(1.0)])
+    seed: int = attrs.field(default=0, validator=[instance_of(int), ge(0), lt(2**63)])
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """One prompt to complete with at most `max_tokens` tokens; it arrives at step `arrival` (0: the first)."""
+
+    prompt: tuple[int, ...] = attrs.field(validator=[instance_of(tuple), min_len(1)])
+    max_tokens: int = attrs.field(validator=[instance_of(int), ge(1)])
+    sampling: Sampling = attrs.field(factory=Sampling)
+    arrival: int = attrs.field(default=0, validator=[instance_of(int), ge(0)])
+
+    @property
+    def budget(self) -> int:
+        """Tokens that it may come to, prompt included."""
+        return len(self.prompt) + self.max_tokens
+
+
+@attrs.define(eq=False)
+class Sequence:
+    """A request on its way: `tokens` so far, how many of them are `cached`, and the row and pages it holds now.
+
+    `status` "eos" and "length" say why it is finished.
+    """
+
+    request: Request
+    tokens: list[int]
+    logprobs: list[float] = attrs.field(factory=list)
+    cached: int = 0
+    row: int = NO_ROW
+    pages: tuple[int, ...] = ()
+    status: Status = "waiting"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has all its tokens."""
+        return self.status in ("eos", "length")
+
+    @property
+    def generated(self) -> list[int]:
+        """What was generated so far; an end-of-sequence token is the last of it."""
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def unread(self) -> range:
+        """Positions of the tokens that the model has not read yet: the whole prompt, then one token at a time."""
+        return range(self.cached, len(self.tokens))
+
+    def append(self, token: int, logprob: float, eos: int | None) -> None:
+        """Take in what the model made of the unread tokens."""
+        self.cached = len(self.tokens)
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if token == eos:
+            self.status = "eos"
+        elif len(self.tokens) == self.request.budget:
+            self.status = "length"
+
+
+@attrs.frozen
+class Work:
+    """One step: EXTEND reads one prompt, DECODE one token of every running sequence, IDLE waits for arrivals."""
+
+    mode: Mode
+    sequences: tuple[Sequence, ...] = ()
+
+
+@attrs.define(eq=False)
+class Scheduler:
+    """Who runs when. `rows`: most sequences at a time; they get the request-pool rows 1..rows, as row 0 is reserved."""
+
+    allocator: PageAllocator
+    rows: int = attrs.field(validator=[instance_of(int), ge(1)], kw_only=True)
+    page_size: int = attrs.field(validator=[instance_of(int), ge(1)], kw_only=True)
+    pages_per_request: int = attrs.field(validator=[instance_of(int), ge(1)], kw_only=True)
+    eos: int | None = attrs.field(default=None, kw_only=True)
+    now: int = attrs.field(default=0, init=False)
+    running: list[Sequence] = attrs.field(factory=list, init=False)
+    _waiting: deque[Sequence] = attrs.field(factory=deque, init=False)
+    _free_rows: list[int] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._free_rows = list(range(self.rows, NO_ROW, -1))
+
+    def submit(self, request: Request) -> Sequence:
+        """Queue `request` behind all that arrive no later. Raises: BadBatch if it could never be admitted."""
+        self._check_fits(request)
+        sequence = Sequence(request, list(request.prompt))
+        later = sum(other.request.arrival > request.arrival for other in self._waiting)
+        self._waiting.insert(len(self._waiting) - later, sequence)
+        return sequence
+
+    def next(self) -> Work | None:
+        """The next step's work, None when all is done. Prompts go first: the more rows decode together, the better."""
+        if not self._waiting and not self.running:
+            return None
+        self.now += 1
+        if self._can_admit():
+            return Work(Mode.EXTEND, (self._admit(),))
+        return Work(Mode.DECODE, tuple(self.running)) if self.running else Work(Mode.IDLE)
+
+    def record(self, sequence: Sequence, token: int, logprob: float) -> None:
+        """Give `sequence` its next token; one that is finished leaves, and its row and pages are free at once."""
+        sequence.append(token, logprob, self.eos)
+        if sequence.finished:
+            self._leave(sequence)
+
+    def _check_fits(self, request: Request) -> None:
+        most = min(self.pages_per_request, self.allocator.usable_pages)
+        if self._pages(request) > most:
+            what = f"a request of {request.budget} tokens needs {self._pages(request)} pages, one may have {most}"
+            hint = f"keep prompt and max_tokens within {most * self.page_size} tokens together"
+            raise BadBatch(what, hint=hint, tokens=request.budget, limit=most * self.page_size)
+
+    def _can_admit(self) -> bool:
+        if not self._waiting or not self._free_rows:
+            return False
+        first = self._waiting[0].request
+        return first.arrival < self.now and self._pages(first) <= self.allocator.free_pages
+
+    def _admit(self) -> Sequence:
+        sequence = self._waiting.popleft()
+        sequence.pages = self.allocator.allocate(self._pages(sequence.request))
+        sequence.row, sequence.status = self._free_rows.pop(), "running"
+        self.running.append(sequence)
+        return sequence
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.allocator.free(sequence.pages)
+        self._free_rows.append(sequence.row)
+        sequence.row, sequence.pages = NO_ROW, ()
+
+    def _pages(self, request: Request) -> int:
+        return -(-request.budget // self.page_size)

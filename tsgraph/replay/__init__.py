@@ -1,0 +1,1 @@
+"""The hot path: one program per slot, compiled when the slot becomes replayable."""

@@ -1,0 +1,99 @@
+"""What one replay does, compiled for one slot. No trigger, no logging, no look-up by name that could be made earlier.
+
+Order (rule R38): stage and pad, refresh target then draft, restore communication, replay, cut, update recurrent state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from tsgraph.buffers.staging import Staging
+from tsgraph.capture.pipeline import Engine
+from tsgraph.errors import InternalError, ReplayFailed
+from tsgraph.keys import Batch
+from tsgraph.lifecycle import Effect, Lifecycle, Monitors
+from tsgraph.protocols.backend import Graph
+from tsgraph.protocols.collaborators import Recurrent
+from tsgraph.slots.slot import Counts, Slot
+
+
+@attrs.define(eq=False, slots=True)
+class Program:
+    """One slot, ready to be called. `counts` is the slot's own: observers read it when they like."""
+
+    name: str
+    size: int
+    batch: Batch
+    stage: Callable[[int, Mapping[str, Any]], None]
+    refreshes: Sequence[Callable[[Batch, int], None]]
+    restores: Sequence[Callable[[], None]]
+    graph: Graph
+    cut: Callable[[int], Any]
+    updates: Sequence[Callable[[Any, int], None]]
+    scope: Monitors
+    effects: Sequence[Effect]
+    abandons: Sequence[Effect]
+    counts: Counts
+
+    def run(self, live: int, sources: Mapping[str, Any]) -> Any:
+        """Serve `live` rows; returns the outputs at live size, views of static memory until the next replay.
+
+        Raises: BadBatch before anything is changed; ReplayFailed where the device refuses.
+        """
+        try:
+            with torch.inference_mode():
+                self.stage(live, sources)
+                for refresh in self.refreshes:
+                    refresh(self.batch, live)
+                for restore in self.restores:
+                    restore()
+                self._replay()
+                outputs = self.cut(live)
+                for update in self.updates:
+                    update(outputs, live)
+        except BaseException:
+            for effect in self.abandons:
+                self.scope.apply(effect)
+            raise
+        for effect in self.effects:
+            self.scope.apply(effect)
+        self.counts.replays += 1
+        self.counts.pad_rows += self.size - live
+        return outputs
+
+    def serves(self, slot: Slot) -> bool:
+        """Whether it still is the program of `slot`'s recording."""
+        return self.graph is slot.graph
+
+    def _replay(self) -> None:
+        try:
+            self.graph.replay()
+        except RuntimeError as error:
+            raise ReplayFailed(
+                f"slot {self.name} failed to replay: {error}", hint="invalidate and recapture it"
+            ) from error
+
+
+def compile_program(slot: Slot, engine: Engine, *, recurrent: Recurrent | None, lifecycle: Lifecycle) -> Program:
+    """The program of a replayable slot."""
+    if slot.graph is None or slot.outputs is None:
+        raise InternalError(f"{slot} is to be replayed, but nothing is recorded in it")
+    return Program(
+        name=str(slot.key),
+        size=slot.key.size,
+        batch=slot.batch,
+        stage=Staging(engine.arena, slot.key.size).stage,
+        refreshes=tuple(part.refresh for part in (engine.attention, engine.drafter) if part is not None),
+        restores=(engine.comm.restore,) if engine.comm is not None else (),
+        graph=slot.graph,
+        cut=slot.outputs.cut,
+        updates=(recurrent.update,) if recurrent is not None else (),
+        scope=lifecycle.runtime_scope,
+        effects=lifecycle.serving.replay,
+        abandons=lifecycle.serving.abandon,
+        counts=slot.counts,
+    )

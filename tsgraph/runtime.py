@@ -1,0 +1,404 @@
+"""The front doors: `GraphRuntime.for_step` for any function over batch rows, `GraphRuntime` for a whole engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from tsgraph import events
+from tsgraph.assembly import Collaborators, Declaration, assemble
+from tsgraph.buffers.contract import Fixed, Rows, State, as_buffers
+from tsgraph.buffers.staging import Staging, eager_inputs
+from tsgraph.dispatch.decision import Dispatch, widest_rows
+from tsgraph.errors import BadBatch
+from tsgraph.events import Observer
+from tsgraph.introspect import describe_slot, slot_table
+from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, Reason, SlotKey, Step
+from tsgraph.lifecycle import Cause, Effect
+from tsgraph.observe.logs import write_log
+from tsgraph.replay.program import Program, compile_program
+from tsgraph.slots.outputs import Marks
+from tsgraph.spec.load import load_spec
+from tsgraph.spec.model import Spec
+
+if TYPE_CHECKING:
+    from tsgraph.capture.session import CaptureSummary
+    from tsgraph.protocols.backend import Backend
+    from tsgraph.slots.slot import Slot
+
+Entry = tuple[Decision, Program | None]
+
+
+class GraphRuntime:
+    """Captures the slots of one engine and serves its steps through them.
+
+    One entry point serves every step: a decode step that a slot fits is replayed, any other runs eagerly, and both give
+    outputs at live size. Outputs of a replay are views of static memory: read or copy them before the next call (R40).
+    """
+
+    def __init__(
+        self,
+        spec: Spec | str,
+        step: Callable[[Batch], Any],
+        *,
+        geometry: Geometry,
+        sizes: Sequence[int] | None = None,
+        outputs: Marks = None,
+        modules: Iterable[torch.nn.Module] = (),
+        state: Mapping[str, State] | None = None,
+        fixed: Mapping[str, Fixed] | None = None,
+        attention: Any = None,
+        sampler: Any = None,
+        grammar: Any = None,
+        drafter: Any = None,
+        recurrent: Any = None,
+        comm: Any = None,
+        ranks: Any = None,
+        backend: str | Backend = "auto",
+        device: str | torch.device | None = None,
+        observers: Iterable[Observer] = (write_log,),
+    ) -> None:
+        """Build the runtime of `step`, a function from a `Batch` to any pytree of tensors. Nothing is captured yet.
+
+        `sizes` replaces the spec's; `outputs` replaces its marks. `state` declares the mutable tensors that `step`
+        writes, `fixed` tensors that it gets as they are. `device` matters only where no module or state lives anywhere.
+
+        Raises: SpecError, BadBatch or ContractViolation where spec, geometry and collaborators do not fit together.
+        """
+        declared = Declaration(
+            spec=load_spec(spec) if isinstance(spec, str) else spec,
+            step=step,
+            geometry=geometry,
+            collaborators=Collaborators(attention, sampler, grammar, drafter, recurrent, comm, ranks),
+            sizes=sizes,
+            outputs=outputs,
+            modules=tuple(modules),
+            state=dict(state or {}),
+            fixed={name: declared.tensor for name, declared in (fixed or {}).items()},
+            backend=backend,
+            device=device,
+            observers=observers,
+        )
+        self._parts = assemble(declared)
+        self._recurrent = declared.collaborators.recurrent
+        self.spec = self._parts.spec
+        self.geometry = geometry
+        self.backend = self._parts.engine.backend
+        self.slots = self._parts.slots
+        self._enabled = True
+        self._programs: dict[SlotKey, Program] = {}
+        self._reasons = dict.fromkeys(Reason, 0)
+        self._last_eager: tuple[Reason | None, int] = (None, 0)
+        self._publish()
+
+    @classmethod
+    def for_step(
+        cls,
+        step: Callable[..., Any],
+        *,
+        inputs: Mapping[str, Rows | Fixed],
+        sizes: Sequence[int],
+        outputs: Marks = None,
+        tokens_per_request: int = 1,
+        spec: Spec | str = "decode",
+        **rest: Any,
+    ) -> GraphRuntime:
+        """The short door: `step` gets its `inputs` by keyword, each cut to the step's rows.
+
+        The lifecycle, rules and policies are those of `spec`; buffers and outputs are declared here. `rest` goes to
+        the constructor: `modules`, `state`, `device`, `backend`, collaborators.
+        """
+        law = load_spec(spec) if isinstance(spec, str) else spec
+        rows = {name: declared for name, declared in inputs.items() if isinstance(declared, Rows)}
+        fixed = {name: declared for name, declared in inputs.items() if isinstance(declared, Fixed)}
+        unknown = inputs.keys() - rows.keys() - fixed.keys()
+        if unknown:
+            raise BadBatch(f"inputs {', '.join(sorted(unknown))} are neither Rows nor Fixed")
+        return cls(
+            attrs.evolve(law, buffers=as_buffers(rows), outputs={}),
+            _by_keyword(step, tuple(inputs)),
+            geometry=Geometry(rows=max(sizes, default=1), tokens_per_request=tokens_per_request),
+            sizes=sizes,
+            outputs=outputs,
+            fixed=fixed,
+            **rest,
+        )
+
+    # -- serving ------------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        *,
+        rows: int | None = None,
+        mode: Mode = Mode.DECODE,
+        variant: str | None = None,
+        counts: Sequence[int] | None = None,
+        **sources: Any,
+    ) -> Any:
+        """Serve one step; returns its outputs at live size.
+
+        `rows`: live rows (None: taken from the sources). `sources`: one tensor per declared buffer, host or device,
+        `rows` (or rows · tokens per request) leading entries. `counts`: tokens of every rank.
+
+        Raises: BadBatch, with nothing changed, where a source does not fit; ReplayFailed where the device fails.
+        """
+        return self._serve(rows, mode, variant, counts, sources)[0]
+
+    def step(
+        self,
+        *,
+        rows: int | None = None,
+        mode: Mode = Mode.DECODE,
+        variant: str | None = None,
+        counts: Sequence[int] | None = None,
+        **sources: Any,
+    ) -> Step:
+        """As calling the runtime, with the decision and a mark to wait for."""
+        outputs, decision = self._serve(rows, mode, variant, counts, sources)
+        return Step(outputs, decision, self.backend.ready())
+
+    def _serve(
+        self,
+        rows: int | None,
+        mode: Mode,
+        variant: str | None,
+        counts: Sequence[int] | None,
+        sources: dict[str, Any],
+    ) -> tuple[Any, Decision]:
+        if rows is None or rows.__class__ is not int or rows < 0:
+            rows = self._live_rows(rows, sources)
+        table = self._tables.get(variant or DEFAULT_VARIANT)
+        if table is None:
+            raise self._unknown_variant(variant)
+        if mode is Mode.DECODE and counts is None and rows < len(table):
+            decision, program = table[rows]
+            if program is not None:
+                return program.run(rows, sources), decision
+        decision = self.explain(rows, mode=mode, variant=variant, counts=counts)
+        if decision.key is not None:
+            return self._programs[decision.key].run(rows, sources), decision
+        return self._eager(decision, mode, variant or DEFAULT_VARIANT, counts, sources), decision
+
+    def explain(
+        self,
+        rows: int,
+        *,
+        mode: Mode = Mode.DECODE,
+        variant: str | None = None,
+        counts: Sequence[int] | None = None,
+    ) -> Decision:
+        """Where such a step would go, and why. Pure: nothing is run or counted."""
+        widest = None if counts is None else widest_rows(counts, self.geometry.tokens_per_request)
+        return self._dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, widest=widest)
+
+    def eager(
+        self,
+        *,
+        rows: int | None = None,
+        mode: Mode = Mode.DECODE,
+        variant: str | None = None,
+        padded_to: int | None = None,
+        **sources: Any,
+    ) -> Any:
+        """Run one step eagerly, whatever slots there are; returns its outputs at live size.
+
+        `padded_to`: run it through the static buffers, padded to so many rows: what a replay of that size must equal
+        bitwise (at another shape, products round differently).
+        """
+        live, variant = self._live_rows(rows, sources), variant or DEFAULT_VARIANT
+        if padded_to is None:
+            return self._eager(Decision(live, live, Reason.ASKED), mode, variant, None, sources)
+        batch = self._parts.padded_batch(padded_to, variant)
+        Staging(self._parts.engine.arena, padded_to).stage(live, sources)
+        returned = self._run_eagerly(batch)
+        return self._parts.engine.marks.bind(returned, rows=batch.rows, tokens=batch.tokens).cut(live)
+
+    def _eager(
+        self, decision: Decision, mode: Mode, variant: str, counts: Sequence[int] | None, sources: dict[str, Any]
+    ) -> Any:
+        parts, rows = self._parts, decision.rows
+        exact = rows * self.geometry.tokens_per_request if mode is Mode.DECODE else None
+        buffers, tokens = eager_inputs(parts.engine.arena, rows, sources, tokens=exact)
+        batch = attrs.evolve(
+            parts.padded_batch(rows, variant), buffers=buffers, tokens=tokens, mode=mode, counts=counts
+        )
+        self._count_eager(decision)
+        outputs = self._run_eagerly(batch)
+        if self._recurrent is not None and mode is Mode.DECODE:
+            self._recurrent.update(outputs, rows)
+        return outputs
+
+    def _run_eagerly(self, batch: Batch) -> Any:
+        engine, serving = self._parts.engine, self._parts.lifecycle.serving
+        try:
+            for part in (engine.attention, engine.drafter):
+                if part is not None:
+                    part.begin_eager(batch)
+            outputs = engine.forward(batch)
+        except BaseException:
+            self._feed(serving.abandon)
+            raise
+        self._feed(serving.eager)
+        return outputs
+
+    def _feed(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._parts.lifecycle.runtime_scope.apply(effect)
+
+    def _count_eager(self, decision: Decision) -> None:
+        """Count the reason; tell observers where it differs from the last eager step's, or replays came between."""
+        self._reasons[decision.reason] += 1
+        now = (decision.reason, sum(slot.counts.replays for slot in self.slots.values()))
+        before, self._last_eager = self._last_eager, now
+        if now != before and decision.reason is not Reason.ASKED:
+            self._parts.observers.emit(
+                events.DISPATCH_REASON_CHANGED,
+                rows=decision.rows,
+                reason=decision.reason.name.lower(),
+                why=str(decision),
+            )
+
+    def _live_rows(self, rows: int | None, sources: Mapping[str, Any]) -> int:
+        if rows is None:
+            return self._parts.engine.arena.count_rows(sources)
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
+            raise BadBatch(f"rows must be a non-negative integer, not {rows!r}")
+        return rows
+
+    def _unknown_variant(self, variant: str | None) -> BadBatch:
+        return BadBatch(f"variant {variant!r} was never captured", hint=f"the variants are {', '.join(self.variants)}")
+
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
+
+    def capture(self, *keys: tuple[str, int]) -> CaptureSummary:
+        """Capture the slots of `keys` (none: all) that are not replayable yet, largest first.
+
+        A slot that fails is served eagerly, or raises CaptureFailed, as the spec's policy says; the others, global
+        state and memory are as before either way.
+        """
+        ready = self.spec.lifecycle.replays_in
+        try:
+            return self._parts.capturer.capture([slot for slot in self._chosen(keys) if slot.state not in ready])
+        finally:
+            self._publish()
+
+    def fire(self, key: tuple[str, int], trigger: str, why: str | None = None) -> None:
+        """Fire one trigger of one slot by hand; `why` is kept as its cause.
+
+        Raises: IllegalTransition or RuleViolation before any effect; CaptureFailed where a step failed.
+        """
+        cause = None if why is None else Cause("asked", why)
+        try:
+            self._parts.capturer.fire(self.slots[key], trigger, cause)
+        finally:
+            self._publish()
+
+    def invalidate(self, why: str, *keys: tuple[str, int]) -> None:
+        """Say that something the slots of `keys` (none: all that are replayable) recorded has changed."""
+        self._fire_all(self.spec.lifecycle.on_change, keys, why)
+
+    def release(self, *keys: tuple[str, int], why: str = "released by the caller") -> None:
+        """Give back the graphs and memory of the slots of `keys` (none: all that hold any)."""
+        self._fire_all(self.spec.lifecycle.on_release, keys, why)
+        self._parts.drop_empty_pool()
+
+    def reset(self, *keys: tuple[str, int]) -> None:
+        """Take the slots of `keys` (none: all that are stale, failed or released) back to where capture begins."""
+        self._fire_all(self.spec.lifecycle.on_reset, keys, None)
+
+    def wake(self) -> CaptureSummary:
+        """Reset whatever is stale, failed or released, and capture it again."""
+        self.reset()
+        return self.capture()
+
+    def _fire_all(self, trigger: str, keys: tuple[tuple[str, int], ...], why: str | None) -> None:
+        source = self.spec.lifecycle.transition(trigger).source
+        chosen = [self.slots[key] for key in keys] or self.slots.in_state(*source)
+        for slot in chosen:
+            self.fire(slot.key, trigger, why)
+
+    def _chosen(self, keys: tuple[tuple[str, int], ...]) -> Sequence[Slot]:
+        return [self.slots[key] for key in keys] or list(self.slots.values())
+
+    def _publish(self) -> None:
+        """Make programs and tables anew from the slots' states: what the hot path reads is never half-changed."""
+        parts = self._parts
+        ready = {slot.key: slot for slot in self.slots.in_state(*self.spec.lifecycle.replays_in)}
+        kept = {key: program for key, program in self._programs.items() if key in ready and program.serves(ready[key])}
+        self._programs = {key: kept.get(key) or self._compile(slot) for key, slot in ready.items()}
+        blocked = {slot.key: parts.reason(slot) for slot in self.slots.values() if slot.key not in ready}
+        self._dispatch = Dispatch(parts.sizes, padding=self.spec.sizes.padding, enabled=self._enabled, blocked=blocked)
+        self._tables = {variant: self._table(variant) for variant in self.variants}
+
+    def _table(self, variant: str) -> list[Entry]:
+        decisions = self._dispatch.table(variant)
+        return [(d, None if d.key is None else self._programs[d.key]) for d in decisions]
+
+    def _compile(self, slot: Slot) -> Program:
+        return compile_program(slot, self._parts.engine, recurrent=self._recurrent, lifecycle=self._parts.lifecycle)
+
+    # -- introspection ------------------------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The capture sizes, in rows, increasing."""
+        return self._parts.sizes
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The sampler variants, the default first."""
+        return self._parts.variants
+
+    @property
+    def enabled(self) -> bool:
+        """Whether slots are used; switch it off and every step runs eagerly."""
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, on: bool) -> None:
+        self._enabled = on
+        self._publish()
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` every event from now on: captures, refusals, failures, changed reasons. Never a replay."""
+        self._parts.observers.add(observer)
+
+    def counters(self) -> dict[str, Any]:
+        """Replays, pad rows that they computed, and eager steps by reason."""
+        slots = self.slots.values()
+        return {
+            "replays": sum(slot.counts.replays for slot in slots),
+            "pad_rows": sum(slot.counts.pad_rows for slot in slots),
+            "eager": {reason.name.lower(): n for reason, n in self._reasons.items() if n},
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything about the runtime as plain JSON data."""
+        return {
+            "spec": {"name": self.spec.name, "version": self.spec.version},
+            "backend": self.backend.name,
+            "device": str(self.backend.device),
+            "enabled": self._enabled,
+            "sizes": list(self.sizes),
+            "variants": list(self.variants),
+            "slots": [describe_slot(slot) for slot in self.slots.values()],
+            "counters": self.counters(),
+            "memory": attrs.asdict(self.backend.memory()),
+        }
+
+    def table(self, width: int = 100) -> str:
+        """The slots as a table of `width` columns."""
+        return slot_table(self.slots.values(), width)
+
+    def __repr__(self) -> str:
+        return f"<GraphRuntime {self.spec.name} on {self.backend.device} ({self.backend.name}), {self.slots!r}>"
+
+
+def _by_keyword(step: Callable[..., Any], names: tuple[str, ...]) -> Callable[[Batch], Any]:
+    def step_of_batch(batch: Batch) -> Any:
+        return step(**{name: batch[name] for name in names})
+
+    return step_of_batch

@@ -1,0 +1,1 @@
+"""What engine authors test with. Imports without hypothesis."""
