@@ -16,10 +16,11 @@ from tsgraph.dispatch.decision import Dispatch, widest_rows
 from tsgraph.errors import BadBatch
 from tsgraph.events import Observer
 from tsgraph.introspect import describe_slot, slot_table
-from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, Reason, SlotKey, Step
+from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, Reason, Step
 from tsgraph.lifecycle import Cause, Effect
 from tsgraph.observe.logs import write_log
 from tsgraph.replay.program import Program, compile_program
+from tsgraph.replay.routes import Routes
 from tsgraph.slots.outputs import Marks
 from tsgraph.spec.load import load_spec
 from tsgraph.spec.model import Spec
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from tsgraph.capture.session import CaptureSummary
     from tsgraph.protocols.backend import Backend
     from tsgraph.slots.slot import Slot
-
-Entry = tuple[Decision, Program | None]
 
 
 class GraphRuntime:
@@ -89,7 +88,7 @@ class GraphRuntime:
         self.backend = self._parts.engine.backend
         self.slots = self._parts.slots
         self._enabled = True
-        self._programs: dict[SlotKey, Program] = {}
+        self._routes = Routes(Dispatch(self._parts.sizes))
         self._reasons = dict.fromkeys(Reason, 0)
         self._last_eager: tuple[Reason | None, int] = (None, 0)
         self._publish()
@@ -117,8 +116,9 @@ class GraphRuntime:
         unknown = inputs.keys() - rows.keys() - fixed.keys()
         if unknown:
             raise BadBatch(f"inputs {', '.join(sorted(unknown))} are neither Rows nor Fixed")
+        cap = max((law.sizes.cap, *sizes))  # sizes asked for by name are not capped by a default
         return cls(
-            attrs.evolve(law, buffers=as_buffers(rows), outputs={}),
+            attrs.evolve(law, buffers=as_buffers(rows), outputs={}, sizes=attrs.evolve(law.sizes, cap=cap)),
             _by_keyword(step, tuple(inputs)),
             geometry=Geometry(rows=max(sizes, default=1), tokens_per_request=tokens_per_request),
             sizes=sizes,
@@ -170,7 +170,7 @@ class GraphRuntime:
     ) -> tuple[Any, Decision]:
         if rows is None or rows.__class__ is not int or rows < 0:
             rows = self._live_rows(rows, sources)
-        table = self._tables.get(variant or DEFAULT_VARIANT)
+        table = self._routes.tables.get(variant or DEFAULT_VARIANT)
         if table is None:
             raise self._unknown_variant(variant)
         if mode is Mode.DECODE and counts is None and rows < len(table):
@@ -179,7 +179,7 @@ class GraphRuntime:
                 return program.run(rows, sources), decision
         decision = self.explain(rows, mode=mode, variant=variant, counts=counts)
         if decision.key is not None:
-            return self._programs[decision.key].run(rows, sources), decision
+            return self._routes.programs[decision.key].run(rows, sources), decision
         return self._eager(decision, mode, variant or DEFAULT_VARIANT, counts, sources), decision
 
     def explain(
@@ -192,7 +192,7 @@ class GraphRuntime:
     ) -> Decision:
         """Where such a step would go, and why. Pure: nothing is run or counted."""
         widest = None if counts is None else widest_rows(counts, self.geometry.tokens_per_request)
-        return self._dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, widest=widest)
+        return self._routes.dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, widest=widest)
 
     def eager(
         self,
@@ -324,18 +324,12 @@ class GraphRuntime:
         return [self.slots[key] for key in keys] or list(self.slots.values())
 
     def _publish(self) -> None:
-        """Make programs and tables anew from the slots' states: what the hot path reads is never half-changed."""
-        parts = self._parts
-        ready = {slot.key: slot for slot in self.slots.in_state(*self.spec.lifecycle.replays_in)}
-        kept = {key: program for key, program in self._programs.items() if key in ready and program.serves(ready[key])}
-        self._programs = {key: kept.get(key) or self._compile(slot) for key, slot in ready.items()}
-        blocked = {slot.key: parts.reason(slot) for slot in self.slots.values() if slot.key not in ready}
-        self._dispatch = Dispatch(parts.sizes, padding=self.spec.sizes.padding, enabled=self._enabled, blocked=blocked)
-        self._tables = {variant: self._table(variant) for variant in self.variants}
-
-    def _table(self, variant: str) -> list[Entry]:
-        decisions = self._dispatch.table(variant)
-        return [(d, None if d.key is None else self._programs[d.key]) for d in decisions]
+        """Renew what the hot path reads, from the slots' states."""
+        parts, law = self._parts, self.spec
+        ready = self.slots.in_state(*law.lifecycle.replays_in)
+        blocked = {slot.key: parts.reason(slot) for slot in self.slots.values() if slot not in ready}
+        dispatch = Dispatch(parts.sizes, padding=law.sizes.padding, enabled=self._enabled, blocked=blocked)
+        self._routes = self._routes.renewed(dispatch, ready, parts.variants, self._compile)
 
     def _compile(self, slot: Slot) -> Program:
         return compile_program(slot, self._parts.engine, recurrent=self._recurrent, lifecycle=self._parts.lifecycle)

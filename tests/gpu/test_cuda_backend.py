@@ -78,11 +78,14 @@ def test_random_numbers_go_on_after_a_failed_recording(cuda):
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_failed_recordings_keep_no_memory(cuda, sync):
-    """Ten recordings that allocate a mebibyte and fail, by an exception or a sync, leave the pool empty (L3)."""
+    """Ten recordings that allocate 32 MiB and fail, by an exception or a sync, leave none of it reserved (L3)."""
     pool = cuda.pool()
+    torch.zeros(1, device=cuda.device).item()
+    cuda.trim()
+    before = torch.cuda.memory_reserved()
 
     def allocates_and_fails():
-        grown = torch.zeros(1 << 18, device=cuda.device)
+        grown = torch.zeros(1 << 23, device=cuda.device)
         if sync:
             grown.sum().item()
         raise ValueError("planted")
@@ -92,7 +95,21 @@ def test_failed_recordings_keep_no_memory(cuda, sync):
             record(cuda, pool, allocates_and_fails)
     gc.collect()
     cuda.trim()
-    assert 2 << 20 >= pool.bytes
+    assert (before, 0) == (torch.cuda.memory_reserved(), pool.bytes)
+
+
+def test_a_failure_leaves_the_graphs_of_its_pool_alone(cuda):
+    """After a recording that a sync invalidated, earlier graphs replay and later ones can be recorded and replayed."""
+    pool, source = cuda.pool(), cuda.allocate((4,), torch.float32, 1.0)
+    kept, doubled = record(cuda, pool, lambda: source * 2)
+    for read in (torch.Tensor.item, torch.Tensor.cpu):
+        with pytest.raises(CaptureUnsupported):
+            record(cuda, pool, lambda read=read: read((source * 3).sum()))
+    later, tripled = record(cuda, pool, lambda: source * 3)
+    source.fill_(5)
+    kept.replay()
+    later.replay()
+    assert ([10.0] * 4, [15.0] * 4) == (doubled.tolist(), tripled.tolist())
 
 
 def test_graphs_of_one_pool_share_its_memory(cuda):

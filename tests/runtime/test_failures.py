@@ -98,6 +98,8 @@ def test_a_failure_at_any_step_costs_that_slot_only(monkeypatch, backend, state,
     assert before == globals_now(backend)
     assert ([0, 0, 0], []) == (state[1:].tolist(), grammar.queue)
     assert (None, None, 0) == (slot.graph, slot.outputs, slot.bytes)
+    if backend.name == "emulated":  # CUDA's allocator may keep the segment for the pool's next recording
+        assert runtime.slots["default", 2].bytes == backend.memory().pooled
     assert "Broken: planted" in str(slot.cause)
     assert (Reason.SLOT_FAILED, Reason.EXACT) == (runtime.explain(3).reason, runtime.explain(2).reason)
     grammar.push(3)

@@ -159,6 +159,14 @@ def test_engine_written_rows_stay_and_pads_are_filled(backend):
     assert [1, 2, -7, -7] == buffer.tolist()
 
 
+def test_sizes_asked_for_are_all_captured(backend):
+    """The short door captures every size it is given, also beyond the default cap of the spec."""
+    runtime = GraphRuntime.for_step(
+        lambda ids: ids, inputs={"ids": Rows(torch.int64, pad=0)}, sizes=(1, 256), outputs="request", backend=backend
+    )
+    assert (1, 256) == runtime.sizes
+
+
 def test_tokens_per_request_widen_per_token_buffers(backend):
     """With two tokens a request, per-token buffers and outputs have twice the rows."""
     runtime = GraphRuntime.for_step(

@@ -28,7 +28,7 @@ def choose_backend(
         return _cuda(place)
     if place.type != "cpu":
         raise BadBatch(f"the emulated backend works on CPU tensors, but these live on {place}")
-    from tsgraph.backends.emulated.backend import EmulatedBackend
+    from tsgraph.backends.emulated import EmulatedBackend
 
     return EmulatedBackend()
 

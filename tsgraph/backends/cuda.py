@@ -6,10 +6,11 @@ inside it leaves the allocator and its pool open (faults L2, L3, L4). Here whate
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 import attrs
 import torch
@@ -46,28 +47,49 @@ class CudaReady:
 
 
 class CudaPool:
-    """One private pool of torch's caching allocator.
+    """The private pools of torch's caching allocator that one runtime's graphs live in: one, as long as all goes well.
 
-    It counts as a user of the pool itself: torch refuses to record into a pool whose last graph was destroyed.
+    Torch refuses to record into a pool whose last graph was destroyed, and may refuse one whose recording failed, so
+    the next recording then opens a new pool. `bytes` counts all that hold memory.
     """
 
-    def __init__(self, device: int) -> None:
-        self.handle: Any = torch.cuda.graph_pool_handle()
-        torch._C._cuda_beginAllocateCurrentThreadToPool(device, self.handle)
-        torch._C._cuda_endAllocateToPool(device, self.handle)
-        finalize(self, torch._C._cuda_releasePool, device, self.handle)
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._graphs: WeakSet[CudaGraph] = WeakSet()
+        self._broken = False
 
     @property
     def bytes(self) -> int:
         """Bytes of the segments that the pool holds. Walks the allocator: not for the hot path."""
+        handles = {tuple(handle) for handle in self._handles}
         segments = torch.cuda.memory_snapshot()
-        return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) == tuple(self.handle))
+        return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) in handles)
+
+    def handle(self) -> Any:
+        """The pool to record into now."""
+        if self._broken or not self._graphs:
+            self._handles.append(torch.cuda.graph_pool_handle())
+            self._broken = False
+        return self._handles[-1]
+
+    def keep(self, graph: CudaGraph) -> None:
+        """Note that `graph` lives here."""
+        self._graphs.add(graph)
+
+    def leave(self, graph: CudaGraph) -> None:
+        """Note that `graph` is gone."""
+        self._graphs.discard(graph)
+
+    def fail(self) -> None:
+        """Note that a recording failed here."""
+        self._broken = True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=True)
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph` and by how much it grew its pool. `replay` is the graph's own bound method."""
+    """A `torch.cuda.CUDAGraph` and by how much it grew its pool."""
 
+    pool: CudaPool
     graph: torch.cuda.CUDAGraph = attrs.field(factory=torch.cuda.CUDAGraph)
     bytes: int = 0
 
@@ -77,6 +99,7 @@ class CudaGraph:
 
     def release(self) -> None:
         """Destroy the graph; its share of the pool can be reused at once."""
+        self.pool.leave(self)
         self.graph.reset()
 
 
@@ -114,7 +137,7 @@ class CudaBackend:
 
     def pool(self) -> CudaPool:
         """A new, empty graph pool."""
-        pool = CudaPool(self.device.index)
+        pool = CudaPool()
         self._pools.add(pool)
         return pool
 
@@ -141,43 +164,49 @@ class CudaBackend:
             raise CaptureUnsupported(
                 "a recording cannot be made inside another capture", hint="capture before or after it"
             )
-        recording, before = CudaGraph(), pool.bytes
+        recording, before = CudaGraph(pool), pool.bytes
         with self.side_stream():
-            recording.graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+            handle = pool.handle()
+            recording.graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             try:
                 yield recording
             except BaseException as error:
-                self._abort(recording.graph, pool)
+                pool.fail()
+                self._abort(recording.graph, handle)
                 if isinstance(error, RuntimeError) and _forbidden(error):
                     raise _refuse(error) from error
                 raise
-            self._end(recording.graph, pool)
+            self._end(recording, handle)
         recording.bytes = pool.bytes - before
 
-    def _end(self, graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
+    def _end(self, recording: CudaGraph, handle: Any) -> None:
         try:
-            graph.capture_end()
+            recording.graph.capture_end()
         except RuntimeError as error:
-            self._abandon(graph, pool)
+            recording.pool.fail()
+            self._abandon(recording.graph, handle)
             raise CaptureUnsupported(
                 f"CUDA could not end the recording: {error}",
                 hint="an operation inside synchronised, allocated, or left work on an unjoined stream",
             ) from error
+        recording.pool.keep(recording)
 
-    def _abort(self, graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
+    def _abort(self, graph: torch.cuda.CUDAGraph, handle: Any) -> None:
         """End a recording whose block raised. An invalidated capture cannot be ended by torch alone."""
-        try:
-            graph.capture_end()
-        except RuntimeError:
-            self._abandon(graph, pool)
-        else:
-            graph.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is empty is no news
+            try:
+                graph.capture_end()
+            except RuntimeError:
+                self._abandon(graph, handle)
+            else:
+                graph.reset()
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
+    def _abandon(self, graph: torch.cuda.CUDAGraph, handle: Any) -> None:
         """Close what `capture_end` left open when it raised: allocator routing, then the pool's use count (L3)."""
-        with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self.device.index, pool.handle)
-            torch._C._cuda_releasePool(self.device.index, pool.handle)
+        for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+            with suppress(RuntimeError):
+                undo(self.device.index, handle)
         graph.reset()
 
     def synchronize(self) -> None:

@@ -73,8 +73,9 @@ class Program:
         try:
             self.graph.replay()
         except RuntimeError as error:
+            says = str(error).partition("\n")[0]
             raise ReplayFailed(
-                f"slot {self.name} failed to replay: {error}", hint="invalidate and recapture it"
+                f"slot {self.name} failed to replay: {says}", hint="invalidate and recapture it"
             ) from error
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tsgraph.backends.emulated.dispatcher import parse_to, unseen_by_operators
 from tsgraph.backends.emulated.memory import poison
 from tsgraph.backends.emulated.operation import Function, name_of
-from tsgraph.backends.emulated.refusal import ADOPT, FILL, ON_DEVICE, PINNED, refuse
+from tsgraph.backends.emulated.refusal import FILL, ON_DEVICE, PINNED, refuse
 from tsgraph.backends.emulated.trees import describe, tensors_in
 
 if TYPE_CHECKING:
@@ -45,21 +44,12 @@ def _make_from_data(mode: FunctionMode, function: Function, args: Arguments, opt
     data = next((options[name] for name in ("data", "obj") if name in options), args[-1])
     follows = function is torch.Tensor.new_tensor and mode.residence.holds(args[0])
     device = options.get("device", args[0].device if follows else None)
-    if isinstance(data, torch.Tensor):
-        return _make_from_tensor(mode, function, data, device, args, options)
-    if any(map(mode.residence.holds, tensors_in(data))):
+    on_device = any(map(mode.residence.holds, tensors_in(data)))
+    if on_device and not isinstance(data, torch.Tensor):
         raise refuse(name_of(function), "the host reads device tensors to build another", "use torch.stack")
-    if device is not None:
-        raise refuse(name_of(function), "copies Python data from pageable host memory to the device", FILL)
+    if device is not None and not on_device:
+        raise refuse(name_of(function), "copies from pageable host memory to the device", FILL)
     return function(*args, **options)
-
-
-def _make_from_tensor(
-    mode: FunctionMode, function: Function, data: torch.Tensor, device: object, args: Arguments, options: Options
-) -> Any:
-    if device is None or mode.residence.holds(data):
-        return function(*args, **options)
-    return _move(mode, torch.Tensor.to, (data,), {"device": torch.device("cpu")})
 
 
 def _move(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
@@ -101,17 +91,6 @@ def _download(mode: FunctionMode, tensor: torch.Tensor, dtype: torch.dtype, non_
     return made.copy_(tensor, non_blocking=True)
 
 
-def _index(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
-    index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    if mode.residence.holds(args[0]) and any(map(_is_data, index)):
-        raise refuse(name_of(function), "its index is Python data: a hidden copy from the host to the device", ADOPT)
-    return function(*args, **options)
-
-
-def _is_data(part: object) -> bool:
-    return isinstance(part, np.ndarray | range) or (isinstance(part, list | tuple) and not any(tensors_in(part)))
-
-
 def _one_hot(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
     """As on a GPU: the CPU's own composition checks the classes' range on the host."""
     classes = options.get("num_classes", args[1] if len(args) > 1 else -1)
@@ -135,7 +114,6 @@ _BY_HANDLER: dict[Handler, tuple[Function, ...]] = {
     _export: (torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__, torch.Tensor.__dlpack__),
     _make_from_data: (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor),
     _move: (torch.Tensor.to,),
-    _index: (torch.Tensor.__getitem__, torch.Tensor.__setitem__),
     _one_hot: (torch.nn.functional.one_hot,),
     _is_pinned: (torch.Tensor.is_pinned,),
 }  # fmt: skip

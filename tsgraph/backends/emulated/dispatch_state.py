@@ -8,12 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 import attrs
 import torch
 
-from tsgraph.backends.emulated.dispatcher import (
-    below_autograd,
-    inference_mode,
-    unseen_by_functions,
-    unseen_by_operators,
-)
+from tsgraph.backends.emulated.dispatcher import inference_mode, unseen_by_functions, unseen_by_operators
 
 
 @attrs.frozen
@@ -32,13 +27,12 @@ class DispatchState:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Run the block in this state, without any mode of the user's, and without tracking gradients."""
+        """Run the block in this state, without any mode of the user's."""
         with (
             unseen_by_functions(),
             unseen_by_operators(),
             inference_mode(self.inference),
             torch.set_grad_enabled(self.grad),
-            below_autograd(),
             self._rest(),
         ):
             yield

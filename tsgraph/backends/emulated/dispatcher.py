@@ -176,11 +176,6 @@ def inference_mode(enabled: bool) -> AbstractContextManager[None]:
     return torch._C._InferenceMode(enabled)
 
 
-def below_autograd() -> AbstractContextManager[None]:
-    """Run the block as the kernels of a recorded operation ran: no gradient is tracked, whatever the tensors ask."""
-    return torch._C._AutoDispatchBelowAutograd()
-
-
 def storage_key(storage: torch.UntypedStorage) -> int:
     """The identity of a storage: no other has it while a weak reference to this one is kept."""
     return int(storage._cdata)

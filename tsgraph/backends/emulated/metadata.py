@@ -38,12 +38,9 @@ class Metadata:
         fakes: dict[int, torch.Tensor] = {}
 
         def stand_in(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                return fakes.setdefault(id(value), self._fake(value))
-            return None if isinstance(value, torch.Generator) else value
+            return fakes.setdefault(id(value), self._fake(value)) if isinstance(value, torch.Tensor) else value
 
-        # Fakes are no inference tensors: some fake kernels change them in ways that those forbid.
-        with _translated(operation), torch.inference_mode(mode=False), torch.no_grad(), self._mode:
+        with _translated(operation), torch.no_grad(), self._mode:
             return operation.with_leaves(stand_in).run(), fakes
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:

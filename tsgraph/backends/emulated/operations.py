@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tsgraph.backends.blame import user_line
 from tsgraph.backends.emulated import operators
 from tsgraph.backends.emulated.admission import Admission
 from tsgraph.backends.emulated.dispatch_state import DispatchState
@@ -34,7 +35,7 @@ from tsgraph.backends.emulated.functions import FunctionMode
 from tsgraph.backends.emulated.metadata import Metadata
 from tsgraph.backends.emulated.nodes import Launch, Node, compile_run
 from tsgraph.backends.emulated.operation import Operation
-from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse, user_line
+from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse
 from tsgraph.backends.emulated.trees import map_leaves, tensors_in
 
 Allocate = Callable[[torch.Tensor], torch.Tensor]
@@ -146,6 +147,7 @@ class OperationMode(TorchDispatchMode):
         def freeze(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
+            # An alias stays on this memory, without gradients, wherever the tensor itself is moved later.
             return baked[id(leaf)] if id(leaf) in baked else leaf.detach()
 
         pairs = zip(written_returns(operation.operator), results, strict=True)

@@ -21,7 +21,7 @@ class Recording:
     def __init__(self, residence: Residence, pool: EmulatedPool) -> None:
         self._residence = residence
         self._pool = pool
-        self._taken: list[torch.Tensor] = []
+        self._taken: list[torch.UntypedStorage] = []
         self._functions = FunctionMode(residence)
         self._operations = OperationMode(self._functions, self._allocate)
 
@@ -44,7 +44,7 @@ class Recording:
     def _allocate(self, like: torch.Tensor) -> torch.Tensor:
         tensor = self._pool.allocate(like.shape, like.stride(), like.dtype)
         self._residence.add(tensor)
-        self._taken.append(tensor)
+        self._taken.append(tensor.untyped_storage())  # not the tensor: torch would copy what somebody else holds
         return tensor
 
     def _discard(self, graph: EmulatedGraph, count: int) -> None:
@@ -58,15 +58,13 @@ def _torch_as_it_was() -> Iterator[None]:
     """Run the block with compilation off, and without a trace in the random numbers or in autocast's cache.
 
     A compiled callable would run its kernels unseen; forced to be eager, it is recorded like any other function. A cast
-    that autocast kept would be read outside the recording, or was made outside it.
+    that autocast kept from before would be a host tensor here; one kept from here would be read before any replay.
     """
-    numbers, cached = torch.get_rng_state(), torch.is_autocast_cache_enabled()
+    numbers = torch.get_rng_state()
     torch.clear_autocast_cache()
-    torch.set_autocast_cache_enabled(False)
     try:
         with torch.compiler.set_stance("force_eager"):
             yield
     finally:
         torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(cached)
         torch.set_rng_state(numbers)

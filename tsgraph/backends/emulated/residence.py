@@ -40,10 +40,10 @@ class Residence:
         if len(self._entries) > self._sweep_at:
             self._sweep()
 
-    def forget(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Make the storages of `tensors` ordinary host memory again."""
-        for tensor in tensors:
-            self._entries.pop(storage_key(tensor.untyped_storage()), None)
+    def forget(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """Make `storages` ordinary host memory again."""
+        for storage in storages:
+            self._entries.pop(storage_key(storage), None)
 
     def place(self, tensor: torch.Tensor) -> Place | None:
         """Where the storage of `tensor` was put; None for ordinary host memory and for tensors without a storage."""
