@@ -1,6 +1,7 @@
 """The work behind the steps: the collector around captures, and specs whose steps nothing does."""
 
 import gc
+import weakref
 
 import attrs
 import pytest
@@ -33,6 +34,24 @@ def test_objects_are_frozen_while_capturing(restored_gc, enabled):
     work.thaw_gc()
     assert frozen > 0
     assert (0, enabled) == (gc.get_freeze_count(), gc.isenabled())
+
+
+def test_garbage_is_collected_before_anything_is_frozen(restored_gc):
+    """An old graph in a reference cycle is gone before a recording could be disturbed by its end (fault K1)."""
+
+    class Cycle:
+        """What only the collector can free."""
+
+    cycle = Cycle()
+    cycle.itself = cycle
+    gone = weakref.ref(cycle)
+    gc.disable()
+    del cycle
+    work = SessionWork()
+    work.freeze_gc()
+    alive = gone()
+    work.thaw_gc()
+    assert alive is None
 
 
 @pytest.mark.parametrize("enabled", [True, False])

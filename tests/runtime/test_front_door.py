@@ -121,6 +121,39 @@ def test_capture_leaves_state_and_buffers_as_they_were(engine, backend):
     assert all(torch.equal(held, runtime.slots["default", 8].batch.buffers[name]) for name, held in buffers.items())
 
 
+def test_every_warmup_finds_its_rows_filled(backend):
+    """Before each warm-up every row is what the spec says, whatever the engine or an earlier warm-up wrote (R7)."""
+    seen = []
+
+    def step(batch):
+        if not is_capturing():
+            seen.append((batch.seq_lens.tolist(), batch.input_ids.tolist()))
+        batch.seq_lens.fill_(0)
+        return {"tokens": batch.input_ids, "accept_lengths": batch.input_ids[:2]}
+
+    geometry = Geometry(rows=2, tokens_per_request=3, sinks={"dummy_cache_slot": 0, "sentinel": 5})
+    runtime = GraphRuntime("decode", step, geometry=geometry, sizes=(2,), backend=backend)
+    runtime.slots["default", 2].batch.input_ids.fill_(77)
+    runtime.capture()
+    assert [([3, 3], [1] * 6)] * load_spec("decode").warmup.forwards == seen
+
+
+def test_capture_leaves_the_random_state_as_it_was(backend):
+    """A step that draws random numbers draws the same ones after a capture as without it."""
+    runtime = GraphRuntime.for_step(
+        lambda ids: ids + torch.rand(ids.shape, device=ids.device),
+        inputs={"ids": Rows(torch.int64, pad=0)},
+        sizes=(2,),
+        outputs="request",
+        backend=backend,
+    )
+    torch.manual_seed(7)
+    expected = torch.rand(4, device=backend.device).tolist()
+    torch.manual_seed(7)
+    runtime.capture()
+    assert expected == torch.rand(4, device=backend.device).tolist()
+
+
 def test_restored_state_is_as_before_warmup(backend):
     """A counter declared `restore=True` is incremented by replays, and by no warm-up."""
     count = torch.zeros(1, dtype=torch.int64, device=backend.device)

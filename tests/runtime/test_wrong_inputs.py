@@ -179,6 +179,17 @@ def test_an_address_that_moves_between_recording_and_publishing_is_refused(backe
         runtime.fire(("default", 1), "drain")
 
 
+def test_a_batch_of_copies_is_refused(backend):
+    """A batch that holds a copy in place of a static buffer's view fails before recording, naming the buffer (R19)."""
+    runtime = GraphRuntime.for_step(lambda ids: ids, inputs=IDS, sizes=(1,), outputs="request", backend=backend)
+    runtime.fire(("default", 1), "warm")
+    runtime.fire(("default", 1), "bind")
+    batch = runtime.slots["default", 1].batch
+    batch.buffers = {"ids": batch.ids.clone()}
+    with pytest.raises(CaptureFailed, match=r"check_views.*ids.*R19"):
+        runtime.fire(("default", 1), "capture")
+
+
 def test_a_fixed_input_is_no_source(engine, backend):
     """A fixed tensor cannot be passed with a call: it is read where it is."""
     runtime = engine.runtime(backend)

@@ -65,10 +65,6 @@ class Program:
         self.counts.pad_rows += self.size - live
         return outputs
 
-    def serves(self, slot: Slot) -> bool:
-        """Whether it still is the program of `slot`'s recording."""
-        return self.graph is slot.graph
-
     def _replay(self) -> None:
         try:
             self.graph.replay()

@@ -33,13 +33,9 @@ class Routes:
         variants: Sequence[str],
         compile_slot: Callable[[Slot], Program],
     ) -> Routes:
-        """The routes of `dispatch` over the slots that are `ready`; programs of unchanged recordings are kept."""
-        programs = {slot.key: self._kept(slot) or compile_slot(slot) for slot in ready}
+        """The routes of `dispatch` over the slots that are `ready`; those that were so before keep their programs."""
+        programs = {slot.key: self.programs.get(slot.key) or compile_slot(slot) for slot in ready}
         return Routes(dispatch, programs, {variant: _table(dispatch, variant, programs) for variant in variants})
-
-    def _kept(self, slot: Slot) -> Program | None:
-        program = self.programs.get(slot.key)
-        return program if program is not None and program.serves(slot) else None
 
 
 def _table(dispatch: Dispatch, variant: str, programs: Mapping[SlotKey, Program]) -> list[Entry]:
