@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tsgraph.errors import IllegalTransition as IllegalTransition
     from tsgraph.errors import InternalError as InternalError
     from tsgraph.errors import LeaseExpired as LeaseExpired
+    from tsgraph.errors import NotEmulated as NotEmulated
     from tsgraph.errors import OutOfBudget as OutOfBudget
     from tsgraph.errors import RankDisagreement as RankDisagreement
     from tsgraph.errors import ReplayFailed as ReplayFailed
@@ -53,8 +54,9 @@ _PUBLIC = {
     "tsgraph.keys": ("Batch", "Decision", "Geometry", "Mode", "Reason", "SlotKey", "Step"),
     "tsgraph.errors": (
         "BadBatch", "CallerError", "CaptureFailed", "CaptureUnsupported", "CollaboratorError", "ContractViolation",
-        "DeviceError", "IllegalTransition", "InternalError", "LeaseExpired", "OutOfBudget", "RankDisagreement",
-        "ReplayFailed", "RuleViolation", "SpecError", "StaleSlot", "TsgraphError", "UnknownSlot", "WrongThread",
+        "DeviceError", "IllegalTransition", "InternalError", "LeaseExpired", "NotEmulated", "OutOfBudget",
+        "RankDisagreement", "ReplayFailed", "RuleViolation", "SpecError", "StaleSlot", "TsgraphError", "UnknownSlot",
+        "WrongThread",
     ),
 }  # fmt: skip
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -17,7 +17,8 @@
     │   ├── CaptureUnsupported (RuntimeError)    an operation that no recording may contain
     │   ├── ReplayFailed (RuntimeError)          a recorded graph failed to run
     │   ├── OutOfBudget (MemoryError)            the plan does not fit the memory granted to it
-    │   └── RankDisagreement (RuntimeError)      ranks did not settle on one outcome
+    │   ├── RankDisagreement (RuntimeError)      ranks did not settle on one outcome
+    │   └── NotEmulated (NotImplementedError)    a part of torch.cuda that the emulation does not have
     └── InternalError (RuntimeError)             a fault of tsgraph itself
 
 Each message says what happened and in which state, then what to do; `hint` holds the second part alone and `context`
@@ -164,6 +165,12 @@ class RankDisagreement(DeviceError, RuntimeError):
     """Ranks did not settle on one outcome."""
 
     code = "rank_disagreement"
+
+
+class NotEmulated(DeviceError, NotImplementedError):
+    """A part of `torch.cuda` that `tsgraph.testing.emulate` does not have. Names it and says why."""
+
+    code = "not_emulated"
 
 
 class InternalError(TsgraphError, RuntimeError):

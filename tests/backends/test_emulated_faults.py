@@ -6,7 +6,7 @@ Were one of these to give the right answer here, a test of the library that guar
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -53,10 +53,10 @@ def record(backend: EmulatedBackend) -> Record:
 def test_a1_a_rebound_tensor_is_not_read(put: Put, record: Record) -> None:
     """A1: after `md.pt = new`, a replay reads the page table that was recorded."""
     cache, metadata, made = put([10, 11, 12, 13]), SimpleNamespace(table=put([0, 0], torch.int64)), []
-    graph = record(lambda: made.append(cache[metadata.table]))
+    graph, old = record(lambda: made.append(cache[metadata.table])), metadata.table
     metadata.table = put([3, 2], torch.int64)
     graph.replay()
-    assert [10, 10] == made[0].tolist()
+    assert ([10, 10], [0, 0]) == (made[0].tolist(), old.tolist())
 
 
 def test_a7_a_builder_in_the_step_runs_once(put: Put, record: Record) -> None:
@@ -150,9 +150,9 @@ def test_e7_a_tensor_kept_from_a_recording_is_not_computed_by_another(put: Put, 
 
 @pytest.mark.parametrize("move", ["rebind", "data", "set_"])
 def test_f1_f2_a_moved_weight_is_not_read(put: Put, record: Record, move: str) -> None:
-    """F1, F2: a weight that was moved to other memory is read where it was, whichever way it was moved."""
+    """F1, F2: a weight that was moved to other memory is read where it was, while somebody keeps that (else: K2)."""
     module, x, made = SimpleNamespace(weight=put([20])), put([1]), []
-    graph = record(lambda: made.append(x * module.weight))
+    graph, old = record(lambda: made.append(x * module.weight)), module.weight.detach()
     fresh = put([30])
     if move == "rebind":
         module.weight = fresh
@@ -162,7 +162,7 @@ def test_f1_f2_a_moved_weight_is_not_read(put: Put, record: Record, move: str) -
         module.weight.set_(fresh)
     assert [30] == module.weight.tolist()
     graph.replay()
-    assert [20] == made[0].tolist()
+    assert [20] == old.tolist() == made[0].tolist()
 
 
 def test_j1_warm_ups_advance_live_state(put: Put, record: Record) -> None:
@@ -176,14 +176,20 @@ def test_j1_warm_ups_advance_live_state(put: Put, record: Record) -> None:
     assert [8] == state.tolist()
 
 
-def test_k2_a_dropped_input_is_read_as_it_was(put: Put, record: Record) -> None:
-    """K2: the one deviation, for the safety of the process: memory that was dropped is kept, and never reused."""
-    made = []
-    x = put([1])
-    graph = record(partial(lambda x: made.append(x + 1), x))
-    del x
+@pytest.mark.parametrize("checked", [True, False])
+def test_k2_a_dropped_input_is_not_what_it_was(checked: bool) -> None:
+    """K2: a graph does not own its inputs. Checked, a replay names the one that was dropped; else it reads poison."""
+    backend, made = EmulatedBackend(checked=checked), []
+    x = backend.allocate((1,), torch.float32, 1)
+    with backend.record(backend.pool()) as graph:
+        made.append(x + 1)
     graph.replay()
     assert [2] == made[0].tolist()
+    del x
+    named = r"the tensor \(1,\) float32 that aten\.add\.Tensor at .*test_emulated_faults\.py:\d+ captured was freed"
+    with pytest.raises(ReplayFailed, match=named) if checked else nullcontext():
+        graph.replay()
+    assert checked or made[0].isnan().all()
 
 
 def test_q5_rows_that_a_kernel_skips_stay_poisoned(put: Put, record: Record) -> None:

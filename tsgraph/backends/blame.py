@@ -15,6 +15,7 @@ _MACHINERY = (
     str(Path(torch.__file__).parent),
     str(_HOME / "backends"),
     str(_HOME / "buffers"),
+    str(_HOME / "testing" / "cuda"),
     contextlib.__file__,
     copy.__file__,
     "<",  # generated code, such as that of attrs

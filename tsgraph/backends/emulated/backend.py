@@ -6,41 +6,54 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+import attrs
 import torch
 
 from tsgraph.backends.emulated import current
+from tsgraph.backends.emulated.allocator import CUDA, Geometry
 from tsgraph.backends.emulated.dispatcher import is_plain
 from tsgraph.backends.emulated.graph import EmulatedGraph
 from tsgraph.backends.emulated.memory import EmulatedPool, machine_bytes
 from tsgraph.backends.emulated.recording import Recording
+from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.backends.emulated.residence import Place, Residence
+from tsgraph.backends.emulated.streams import Event, Stream, current_stream, using
+from tsgraph.backends.emulated.tracking import tracking
 from tsgraph.backends.emulated.trees import describe
 from tsgraph.errors import BadBatch
 from tsgraph.protocols.backend import Memory, Pool, Ready
 
 
-class Done:
+@attrs.frozen
+class Mark:
     """A mark after work that is done already: nothing here is queued."""
 
+    event: Event
+
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Nothing to wait for. Raises: CaptureUnsupported where a recording forbids to wait."""
+        self.event.synchronize()
 
     def done(self) -> bool:
-        """True."""
-        return True
+        """True. Raises: CaptureUnsupported where a recording forbids to ask."""
+        return self.event.query()
 
 
 class EmulatedBackend:
     """CUDA-graph semantics on CPU tensors. Implements `tsgraph.protocols.backend.Backend`.
 
-    One thread records at a time; other threads and other tensors are not touched.
+    Recordings go to one stream, so one thread records at a time. What other threads do is not recorded, and may be
+    forbidden meanwhile, as CUDA's thread-local capture mode has it. `checked`: faults that a GPU would not report, such
+    as a missing wait between streams, are errors.
     """
 
     name = "emulated"
     device = torch.device("cpu")
 
-    def __init__(self) -> None:
+    def __init__(self, *, checked: bool = True, geometry: Geometry = CUDA) -> None:
         self._residence = Residence()
+        self._stream = Stream(name="the capture stream")
+        self._checked, self._geometry = checked, geometry
         self._pools: weakref.WeakSet[EmulatedPool] = weakref.WeakSet()
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, fill: float) -> torch.Tensor:
@@ -74,35 +87,60 @@ class EmulatedBackend:
 
     def pool(self) -> EmulatedPool:
         """A new, empty graph pool."""
-        pool = EmulatedPool()
+        pool = EmulatedPool(checked=self._checked, geometry=self._geometry)
         self._pools.add(pool)
         return pool
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        """Run the block: everything here is in order already."""
-        yield
+        """Run the block on the capture stream, ordered after the caller's stream, and the caller's after it.
+
+        What it makes on the device lives there from then on, as long as it lives.
+        """
+        with self._on_stream(), tracking(self._residence):
+            yield
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        caller = current_stream()
+        self._stream.wait_stream(caller)
+        with using(self._stream):
+            try:
+                yield
+            finally:
+                caller.wait_stream(self._stream)
 
     def record(self, pool: Pool) -> AbstractContextManager[EmulatedGraph]:
         """Record the block into a graph of `pool`. On an exception everything is as before, and it goes on.
 
         Raises: CaptureUnsupported for an operation that no recording may contain, with its name and the step's line,
-        and inside another recording; BadBatch for a pool of another backend.
+        for work on streams that were not joined back, and inside another recording or beside that of another thread;
+        (checked) for a wait that is missing between streams; BadBatch for a pool of another backend.
         """
         if not isinstance(pool, EmulatedPool):
             raise BadBatch(f"{type(pool).__name__} is a pool of another backend", hint="take one from backend.pool()")
-        return Recording(self._residence, pool).run()
+        return self._record(pool)
+
+    @contextmanager
+    def _record(self, pool: EmulatedPool) -> Iterator[EmulatedGraph]:
+        hint = "end the outer recording first"
+        current.refuse_inside("a recording", hint)
+        if self._stream.capture is not None:
+            raise refuse("a recording", "another thread is recording on the capture stream", hint)
+        recording = Recording(self._residence, pool, checked=self._checked, mode="thread_local")
+        with self._on_stream(), recording.run() as graph:
+            yield graph
 
     def synchronize(self) -> None:
         """Nothing to wait for: work is done, and what it raised was raised, where it was asked for.
 
-        Raises: CaptureUnsupported inside a recording, as on a GPU.
+        Raises: CaptureUnsupported while any thread records, and that recording is invalid then, as on a GPU.
         """
-        current.refuse_inside("a synchronisation", "synchronise before or after the recording")
+        current.refuse_on_device("a synchronisation", "synchronise before or after the recording")
 
     def ready(self) -> Ready:
-        """A mark that is done at once."""
-        return Done()
+        """A mark after everything queued so far on the caller's current stream."""
+        return Mark(current_stream().record_event())
 
     def trim(self) -> None:
         """Nothing to give back: memory that nothing uses any more is free already."""
@@ -114,7 +152,9 @@ class EmulatedBackend:
         return Memory(free=free, total=total, allocated=self._residence.bytes, pooled=pooled)
 
     def _make(self, shape: Sequence[int], dtype: torch.dtype, fill: float, place: Place) -> torch.Tensor:
-        current.refuse_inside(f"an allocation of {place} memory", "allocate buffers before the recording")
+        what, hint = f"an allocation of {place} memory", "allocate buffers before the recording"
+        current.refuse_inside(what, hint)
+        current.refuse_unsafe(what, hint)
         with torch.inference_mode(mode=False):
             tensor = torch.full(tuple(shape), fill, dtype=dtype, device=self.device)
         self._residence.add(tensor, place)

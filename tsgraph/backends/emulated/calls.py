@@ -54,7 +54,7 @@ def _make_from_data(mode: FunctionMode, function: Function, args: Arguments, opt
 
 def _move(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
     tensor, target = args[0], options.get("device", args[1] if len(args) > 1 else options.get("other"))
-    here, there = mode.residence.holds(tensor), _names_device(mode, target)
+    here, there = mode.residence.holds(tensor), names_device(mode, target)
     if there is None or here == there:
         return function(*args, **options)
     dtype, non_blocking = parse_to(*args[1:], **options)
@@ -62,7 +62,7 @@ def _move(mode: FunctionMode, function: Function, args: Arguments, options: Opti
     return move(mode, tensor, dtype or tensor.dtype, non_blocking)
 
 
-def _names_device(mode: FunctionMode, target: object) -> bool | None:
+def names_device(mode: FunctionMode, target: object) -> bool | None:
     """Whether `target` of a `to` is the device or, as the literal "cpu", the host; None if it names no place."""
     if isinstance(target, torch.Tensor):
         return mode.residence.holds(target)

@@ -84,6 +84,13 @@ def makes_tensor(operator: Operator) -> bool:
 
 
 @functools.cache
+def reads_values(operator: Operator, name: str) -> bool:
+    """Whether the operator reads what is in the tensors of this argument: not of one that it only fills or is like."""
+    overwritten = operator.overloadpacket in operators.OVERWRITE and name == schema(operator).arguments[0].name
+    return not (overwritten or makes_tensor(operator) or name in out_names(operator))
+
+
+@functools.cache
 def is_view(operator: Operator) -> bool:
     """Whether it touches no data: it returns other views of the same memory, or changes the view in place."""
     changes_itself = torch.Tag.inplace_view in operator.tags
@@ -181,7 +188,13 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+# How many own the storage of a key. The object that stands for it in Python is one of them.
+owners_of: Callable[[int], int] = torch._C._storage_Use_Count
+
+
 def parse_to(*args: Any, **kwargs: Any) -> tuple[torch.dtype | None, bool]:
     """The dtype and `non_blocking` of a call of `Tensor.to`, whichever of its forms was used."""
+    kwargs.pop("copy", None)  # torch's own parser does not know it; nor does it matter between two places
+    args = args[: 2 if args and isinstance(args[0], torch.Tensor) else 3]
     _, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
     return dtype, non_blocking

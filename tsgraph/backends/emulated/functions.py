@@ -14,6 +14,7 @@ import attrs
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tsgraph.backends.emulated import current
 from tsgraph.backends.emulated.calls import HANDLERS, Arguments, Options
 from tsgraph.backends.emulated.dispatch_state import autocast_dtype
 from tsgraph.backends.emulated.dispatcher import dispatch_keys
@@ -35,7 +36,7 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Run `func` as the user called it, or refuse it."""
         options = kwargs or {}
-        with self.calling(self._understand(func, args, options)):
+        with current.invalidating(), self.calling(self._understand(func, args, options)):
             handler = HANDLERS.get(func)
             return func(*args, **options) if handler is None else handler(self, func, args, options)
 

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter, length_hint
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
-from tsgraph.backends.emulated import current
+from tsgraph.backends.emulated import current, graph_views
+from tsgraph.backends.emulated.aliases import Holdings
 from tsgraph.backends.emulated.dispatch_state import DispatchState
+from tsgraph.backends.emulated.hostfunc import surfacing
 from tsgraph.backends.emulated.memory import EmulatedPool
-from tsgraph.backends.emulated.nodes import Launch, Node, Run
+from tsgraph.backends.emulated.nodes import Launch, Run
+from tsgraph.backends.emulated.refusal import refuse
+from tsgraph.backends.emulated.streams import is_current_stream_capturing
+from tsgraph.backends.emulated.trace import Node
 from tsgraph.errors import ReplayFailed, TsgraphError
 
 State = Literal["recording", "replayable", "failed", "released"]
 
 
 class EmulatedGraph:
-    """One recording. It holds strong references to every tensor that it touches, so that a replay is memory-safe.
+    """One recording. Like a CUDA graph it owns none of the memory that it works on.
 
-    A CUDA graph holds addresses alone: there, an input that the user drops is gone. `release` drops these too.
+    It keeps the bytes mapped, so that a replay is memory-safe whatever the user has dropped. `checked`: a replay that
+    would use what he has dropped is an error; otherwise it finds poison there.
     """
 
-    def __init__(self, pool: EmulatedPool) -> None:
+    def __init__(self, pool: EmulatedPool, *, checked: bool = True) -> None:
         self._pool = pool
+        self._checked = checked
         self._state: State = "recording"
         self._segments: tuple[_Segment, ...] = ()
         self._proved = False
-        self._bytes = 0
-        self._give_back: Callable[[], object] = int  # nothing to give back yet
+        self._holdings = Holdings()
+        self._bytes = self._high_water = 0
 
     @property
     def bytes(self) -> int:
@@ -39,15 +46,36 @@ class EmulatedGraph:
         return self._bytes
 
     @property
+    def high_water(self) -> int:
+        """The most bytes of the pool's blocks that were in use at once while this was recorded."""
+        return self._high_water
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         """What was recorded, in order."""
         return tuple(node for segment in self._segments for node in segment.nodes)
 
-    def finish(self, launches: Iterable[Launch], count: int) -> None:
-        """End the recording well: these launches, and `count` bytes of the pool, are the graph."""
+    def table(self, width: int = 120) -> str:
+        """What was recorded as a table: operators, what they read and write, and the lines of the step.
+
+        An operand starts with its storage: E for external memory, P for the pool's, H for the host's, and a number.
+        """
+        return graph_views.graph_table(self.nodes, width)
+
+    def to_mermaid(self, limit: int = graph_views.DRAWN_NODES) -> str:
+        """The flow of data as a Mermaid chart. Raises: CallerError for more than `limit` nodes: use `table`."""
+        return graph_views.graph_mermaid(self.nodes, limit)
+
+    def describe(self) -> dict[str, Any]:
+        """What was recorded as plain JSON data: `nodes`, `storages` and the `bytes` by which its pool grew."""
+        return graph_views.describe_graph(self.nodes, self._bytes)
+
+    def finish(self, launches: Iterable[Launch], holdings: Holdings, taken: tuple[int, int]) -> None:
+        """End the recording well: these launches are the graph. `taken`: by how much the pool grew, and its peak."""
         self._segments = tuple(_Segment.of(state, group) for state, group in groupby(launches, attrgetter("state")))
-        self._bytes = count
-        self._give_back = weakref.finalize(self, self._pool.give_back, count)
+        self._bytes, self._high_water = taken
+        self._holdings = holdings
+        weakref.finalize(self, holdings.drop).atexit = False
         self._state = "replayable"
 
     def fail(self) -> None:
@@ -58,13 +86,15 @@ class EmulatedGraph:
         """Run what was recorded on the same storages, in order. No mode of the user's sees it.
 
         Raises: CaptureUnsupported inside a recording; ReplayFailed for a graph that is released or was never finished,
-        and for an operation that fails, naming it and its line.
+        (checked) for an input that the user has dropped, and for an operation that fails, naming it and its line.
         """
-        current.refuse_inside("a replay", "replay outside the recording, or record the inner step as part of the outer")
+        _refuse_recorded()
         if self._state != "replayable":
             raise ReplayFailed(f"this graph is {self._state}, so it cannot be replayed", hint="record it again")
-        for segment in self._segments:
-            segment.run(segment.runs if self._proved else segment.proofs)
+        self._holdings.check(checked=self._checked)
+        with surfacing():
+            for segment in self._segments:
+                segment.run(segment.runs if self._proved else segment.proofs)
         self._proved = True
 
     def release(self) -> None:
@@ -72,9 +102,17 @@ class EmulatedGraph:
 
         Raises: CaptureUnsupported inside a recording (fault K1).
         """
-        current.refuse_inside("the release of a graph", "release graphs before or after the recording")
-        self._give_back()
+        current.refuse_unsafe("the release of a graph", "release graphs before or after the recording")
         self._state, self._segments, self._bytes = "released", (), 0
+        self._holdings.drop()
+        self._pool.leave(self)
+
+
+def _refuse_recorded() -> None:
+    current.refuse_in_host_function("a replay")
+    if is_current_stream_capturing():
+        hint = "replay outside the recording, or record the inner step as part of the outer"
+        raise refuse("a replay", "not inside a recording", hint)
 
 
 @attrs.frozen

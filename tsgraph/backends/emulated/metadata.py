@@ -38,6 +38,8 @@ class Metadata:
         fakes: dict[int, torch.Tensor] = {}
 
         def stand_in(value: Any) -> Any:
+            if isinstance(value, torch.Generator):
+                return None  # no shape depends on it, and some fake kernels refuse one
             return fakes.setdefault(id(value), self._fake(value)) if isinstance(value, torch.Tensor) else value
 
         with _translated(operation), torch.no_grad(), self._mode:

@@ -13,22 +13,11 @@ from tsgraph.backends.emulated import operators
 from tsgraph.backends.emulated.dispatch_state import DispatchState
 from tsgraph.backends.emulated.dispatcher import handle, out_names, out_variant, taken
 from tsgraph.backends.emulated.operation import Operation
+from tsgraph.backends.emulated.trace import Node
 from tsgraph.backends.emulated.trees import describe, tensors_in
 from tsgraph.errors import ReplayFailed
 
 Run = Callable[[], object]
-
-
-@attrs.frozen
-class Node:
-    """A recorded operation, for people: the operator, the line of the step that made it, the shapes of its outputs."""
-
-    operator: str
-    line: str
-    shapes: tuple[tuple[int, ...], ...]
-
-    def __str__(self) -> str:
-        return f"{self.operator} at {self.line}"
 
 
 @attrs.frozen

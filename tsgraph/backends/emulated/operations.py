@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tsgraph.backends.blame import user_line
-from tsgraph.backends.emulated import operators
+from tsgraph.backends.emulated import current, operators
 from tsgraph.backends.emulated.admission import Admission
+from tsgraph.backends.emulated.aliases import Aliases
 from tsgraph.backends.emulated.dispatch_state import DispatchState
 from tsgraph.backends.emulated.dispatcher import (
     casts_itself,
@@ -32,10 +33,13 @@ from tsgraph.backends.emulated.dispatcher import (
     written_returns,
 )
 from tsgraph.backends.emulated.functions import FunctionMode
+from tsgraph.backends.emulated.hazards import Access
 from tsgraph.backends.emulated.metadata import Metadata
-from tsgraph.backends.emulated.nodes import Launch, Node, compile_run
+from tsgraph.backends.emulated.nodes import Launch, compile_run
 from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse
+from tsgraph.backends.emulated.streams import access, current_stream
+from tsgraph.backends.emulated.trace import Storages
 from tsgraph.backends.emulated.trees import map_leaves, tensors_in
 
 Allocate = Callable[[torch.Tensor], torch.Tensor]
@@ -49,12 +53,14 @@ class OperationMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, functions: FunctionMode, allocate: Allocate) -> None:
+    def __init__(self, functions: FunctionMode, allocate: Allocate, aliases: Aliases) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.launches: list[Launch] = []
         self._functions = functions
         self._residence = functions.residence
-        self._allocate = allocate
+        self._storages = Storages(self._residence)
+        self._take_memory = allocate
+        self._aliases = aliases
         self._metadata = Metadata()
 
     @classmethod
@@ -77,9 +83,23 @@ class OperationMode(TorchDispatchMode):
     def _take(self, operation: Operation) -> Any:
         if is_composite(operation.operator):
             return self._decompose(operation)
+        if current_stream().capture is None:
+            return self._run_aside(operation)
         if not self._is_on_device(operation) or is_view(operation.operator) or returns_facts(operation.operator):
             return operation.run()
         return self._record(operation)
+
+    def _run_aside(self, operation: Operation) -> Any:
+        """On a stream that takes no part in the recording: at once, as on a GPU; but here too the host may not wait."""
+        if not self._is_on_device(operation):
+            return operation.run()
+        if not current.may_wait() and not is_view(operation.operator) and not returns_facts(operation.operator):
+            self._bake(operation)
+            self._metadata.infer(operation)
+        returned = operation.run()
+        for tensor in _fresh(operation, returned):
+            self._residence.add(tensor)
+        return returned
 
     def _decompose(self, operation: Operation) -> Any:
         """Run the composition, operator by operator, as it would run without this mode.
@@ -100,13 +120,17 @@ class OperationMode(TorchDispatchMode):
         return makes_tensor(operation.operator) and operation.call.makes and _makes_on_cpu(operation)
 
     def _record(self, operation: Operation) -> Any:
+        current.refuse_if_invalid(operation)
         self._refuse_gradients(operation)
-        baked = {} if makes_tensor(operation.operator) else Admission(self._residence, operation).bake()
+        baked = self._bake(operation)
         returned, fakes = self._metadata.infer(operation)
         self._grow_outputs(operation, fakes)
         results = self._results(operation, returned)
         self._append(operation, baked, results)
         return results if len(results) > 1 else results[0] if results else None
+
+    def _bake(self, operation: Operation) -> dict[int, torch.Tensor]:
+        return {} if makes_tensor(operation.operator) else Admission(self._residence, operation).bake()
 
     def _refuse_gradients(self, operation: Operation) -> None:
         asking = [name for name, tensor in operation.operands() if tensor.requires_grad and operation.call.grad]
@@ -115,15 +139,18 @@ class OperationMode(TorchDispatchMode):
             raise refuse(operation, why, "run the step under torch.inference_mode() or torch.no_grad()")
 
     def _grow_outputs(self, operation: Operation, fakes: Mapping[int, torch.Tensor]) -> None:
-        """Give each empty `out=` tensor the memory that the operator would give it."""
+        """Give each `out=` tensor the shape that the operator would give it, and if it is empty the memory."""
         for name, tensor in operation.operands():
             fake = fakes[id(tensor)]
             if name not in written_names(operation.operator) or fake.shape == tensor.shape:
                 continue
-            if tensor.numel() > 0:
+            if 0 < tensor.numel() != fake.numel():
                 raise refuse(operation, f"it resizes {name!r}, which has elements", "give it one of the right shape")
             with unseen_by_operators():
-                tensor.set_(self._allocate(fake))  # type: ignore[call-overload]  # the stubs lack this form
+                if tensor.numel() > 0:  # `torch.matmul` does so with its own `out=`, and puts the shape back
+                    tensor.resize_(fake.shape)
+                else:
+                    tensor.set_(self._allocate(fake))  # type: ignore[call-overload]  # the stubs lack this form
 
     def _results(self, operation: Operation, returned: Any) -> list[Any]:
         names = written_returns(operation.operator)
@@ -140,6 +167,11 @@ class OperationMode(TorchDispatchMode):
         pairs = zip(names, values, strict=True)
         return [map_leaves(make, value) if name is None else arguments[name] for name, value in pairs]
 
+    def _allocate(self, like: torch.Tensor) -> torch.Tensor:
+        tensor = self._take_memory(like)
+        self._storages.take(tensor)
+        return tensor
+
     def _append(self, operation: Operation, baked: Mapping[int, torch.Tensor], results: list[Any]) -> None:
         if operation.operator.overloadpacket in operators.TAKE_MEMORY:
             return
@@ -147,15 +179,34 @@ class OperationMode(TorchDispatchMode):
         def freeze(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            # An alias stays on this memory, without gradients, wherever the tensor itself is moved later.
-            return baked[id(leaf)] if id(leaf) in baked else leaf.detach()
+            return baked[id(leaf)] if id(leaf) in baked else self._aliases.of(leaf, operation)
 
         pairs = zip(written_returns(operation.operator), results, strict=True)
         with unseen_by_operators():
             frozen = operation.with_leaves(freeze)
             fresh = [map_leaves(freeze, result) if name is None else None for name, result in pairs]
-        node = Node(str(operation.operator), user_line(), tuple(tuple(each.shape) for each in tensors_in(results)))
+        node = self._storages.node(operation, results, user_line())
+        stream = current_stream()
+        if stream.capture is not None:
+            node = stream.capture.append(stream, node, _accesses(operation, baked, results))
         self.launches.append(Launch(node, _state_of(operation), *compile_run(frozen, fresh)))
+
+
+def _fresh(operation: Operation, returned: Any) -> list[torch.Tensor]:
+    """The tensors that the operation returned and that are none of its arguments."""
+    names = written_returns(operation.operator)
+    values = returned if len(names) > 1 else (returned,)
+    return [each for name, value in zip(names, values, strict=False) if name is None for each in tensors_in(value)]
+
+
+def _accesses(operation: Operation, baked: Mapping[int, torch.Tensor], results: list[Any]) -> Iterator[Access]:
+    """The memory that it reads and writes when it is replayed. A factory reads none of its arguments."""
+    written = written_names(operation.operator)
+    for name, tensor in operation.operands():
+        if name in written or not (id(tensor) in baked or makes_tensor(operation.operator)):
+            yield from access(tensor, name in written)
+    for tensor in _fresh(operation, results if len(results) != 1 else results[0]):
+        yield from access(tensor, True)
 
 
 def _makes_on_cpu(operation: Operation) -> bool:

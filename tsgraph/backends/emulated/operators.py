@@ -26,7 +26,8 @@ TAKE_NO_SCALAR = {
 
 # Overloads whose outputs have a known shape, but which check a value on the host.
 SYNCHRONISE = {
-    aten._linalg_check_errors.default, aten._linalg_svd.default, aten.normal.Tensor_Tensor, aten.normal.float_Tensor,
+    aten._linalg_check_errors.default, aten._linalg_svd.default, aten._linalg_eigh.default,
+    aten.normal.Tensor_Tensor, aten.normal.float_Tensor,
 }  # fmt: skip
 
 # Views in all but their schema.
@@ -37,5 +38,15 @@ TAKE_MEMORY = {
     aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided,
 }  # fmt: skip
 
-# Their overloads for given outputs fail where an output is left out.
-FILL_NOTHING = {aten.mkldnn_rnn_layer}
+# They write all of their first argument and read none of it.
+OVERWRITE = {
+    aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.exponential_, aten.log_normal_,
+    aten.cauchy_, aten.geometric_, aten.bernoulli_,
+}  # fmt: skip
+
+# Their overloads for given outputs are of no use: one fails where an output is left out, one errs if its strides differ
+# from those of the input, the losses resize what they are given.
+FILL_NOTHING = {
+    aten.mkldnn_rnn_layer, aten.max_unpool2d, aten.binary_cross_entropy, aten.huber_loss, aten.smooth_l1_loss,
+    aten.mse_loss, aten.soft_margin_loss,
+}  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tsgraph.backends.blame import user_line
 from tsgraph.errors import CaptureUnsupported
 
@@ -10,8 +12,17 @@ PINNED = "copy from (or into) a pinned host tensor with non_blocking=True, or co
 ADOPT = "make it on the device (device=...), or adopt or allocate it before the recording"
 FILL = "make the tensor before the recording; a constant one with torch.full or torch.arange and device=..."
 
+UNSUPPORTED = "cudaErrorStreamCaptureUnsupported"
 
-def refuse(operation: object, why: str, hint: str) -> CaptureUnsupported:
-    """The error to raise. `operation` prints as the operator or function; its line is found on the stack."""
+
+def refuse(operation: object, why: str, hint: str, **context: Any) -> CaptureUnsupported:
+    """The error to raise. `operation` prints as the operator or function; its line is found on the stack.
+
+    `cuda` in the context names CUDA's own error, where it is CUDA that refuses and not torch: then the recording is
+    invalid from here on.
+    """
     line = user_line()
-    return CaptureUnsupported(f"{operation} at {line}: {why}", hint=hint, operation=str(operation), line=line)
+    if hint in (ON_DEVICE, PINNED, FILL):  # the host would wait for the device
+        context.setdefault("cuda", UNSUPPORTED)
+    context |= {"operation": str(operation), "line": line}
+    return CaptureUnsupported(f"{operation} at {line}: {why}", hint=hint, **context)

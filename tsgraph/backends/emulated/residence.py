@@ -13,6 +13,7 @@ import attrs
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tsgraph.backends.emulated.aliases import is_dropped
 from tsgraph.backends.emulated.dispatcher import storage_key
 
 Place = Literal["device", "pinned"]
@@ -40,10 +41,10 @@ class Residence:
         if len(self._entries) > self._sweep_at:
             self._sweep()
 
-    def forget(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """Make `storages` ordinary host memory again."""
-        for storage in storages:
-            self._entries.pop(storage_key(storage), None)
+    def forget(self, keys: Iterable[int]) -> None:
+        """Make the live storages of these keys ordinary host memory again."""
+        for key in keys:
+            self._entries.pop(key, None)
 
     def place(self, tensor: torch.Tensor) -> Place | None:
         """Where the storage of `tensor` was put; None for ordinary host memory and for tensors without a storage."""
@@ -60,10 +61,13 @@ class Residence:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the live device storages."""
+        """Bytes of the device storages that the user has."""
         self._sweep()
-        return sum(entry.bytes for entry in self._entries.values() if entry.place == "device")
+        device = {key: entry.bytes for key, entry in list(self._entries.items()) if entry.place == "device"}
+        return sum(count for key, count in device.items() if not is_dropped(key))
 
     def _sweep(self) -> None:
-        self._entries = {key: entry for key, entry in self._entries.items() if not entry.reference.expired()}
+        # An entry keeps its key from being used again, so what other threads add meanwhile is not lost.
+        for key in [key for key, entry in list(self._entries.items()) if entry.reference.expired()]:
+            self._entries.pop(key, None)
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._entries))

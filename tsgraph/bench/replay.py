@@ -1,0 +1,72 @@
+"""What an emulated replay costs beside the same step run eagerly, for each slot of the reference engine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
+
+import attrs
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tsgraph.backends.emulated.graph import EmulatedGraph
+from tsgraph.bench.machine import describe_machine
+from tsgraph.bench.pairs import Pairs, time_pairs
+from tsgraph.reference import EngineConfig, Parts, graph_runtime
+
+SAYS = "emulated replay of the reference decoder's decode step against its eager step on the same inputs"
+_TURNS, _ROWS = 50, 16
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `replay` benchmark."""
+    parser = subparsers.add_parser("replay", help=SAYS, description=SAYS)
+    parser.add_argument(
+        "--turns", type=_count, default=_TURNS, metavar="N", help=f"times that each is run (default: {_TURNS})"
+    )
+    parser.add_argument("--rows", type=_count, default=_ROWS, metavar="N", help=f"rows at most (default: {_ROWS})")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it, and print a table."""
+    table = Table("rows", "nodes", "eager ms", "replay ms", "replay / eager", box=None)
+    for measured in measure_slots(EngineConfig(rows=args.rows), args.turns):
+        table.add_row(*measured.cells())
+    console = Console(highlight=False)
+    console.print(f"{SAYS}\n{describe_machine()}\nmedians of {args.turns} turns", soft_wrap=True)
+    console.print(table)
+    return 0
+
+
+@attrs.frozen
+class Measured:
+    """One slot: its `size` in rows, how many `nodes` its recording has, and the times of replay and eager."""
+
+    size: int
+    nodes: int
+    pairs: Pairs
+
+    def cells(self) -> tuple[str, ...]:
+        """A row of the table."""
+        replay, eager = (f"{seconds * 1e3:.2f}" for seconds in self.pairs.medians)
+        return str(self.size), str(self.nodes), eager, replay, f"{self.pairs.ratio:.2f}"
+
+
+def measure_slots(config: EngineConfig, turns: int) -> Iterator[Measured]:
+    """Each slot of an engine of `config`, smallest first. Both paths read and write the very same tensors."""
+    parts = Parts.build(config)
+    runtime = graph_runtime(parts, backend="emulated")
+    for slot in sorted(runtime.slots.values(), key=lambda slot: slot.key.size):
+        graph = cast(EmulatedGraph, slot.graph)
+        with torch.inference_mode():
+            pairs = time_pairs(graph.replay, partial(parts.step, slot.batch), turns)
+        yield Measured(slot.key.size, len(graph.nodes), pairs)
