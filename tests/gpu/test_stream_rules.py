@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,15 @@ _WORDS = {
     "event last recorded in a capturing stream": "cudaErrorCapturedEvent",
     "invalid argument": "cudaErrorInvalidValue",
 }
+
+
+@pytest.fixture(autouse=True)
+def tidy_device() -> None:
+    """Nothing that earlier tests left is freed in the middle of a capture, which would invalidate it (fault K1)."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 def name_of(error: RuntimeError) -> str:

@@ -183,7 +183,7 @@ def alias(tensor: torch.Tensor, lease: Lease) -> torch.Tensor:
     same = torch.empty(0, dtype=tensor.dtype, device="cpu")
     same.set_(lease.alias, tensor.storage_offset(), tensor.size(), tensor.stride())
     same = same.conj() if tensor.is_conj() else same
-    return torch._neg_view(same) if tensor.is_neg() else same  # noqa: SLF001
+    return torch._neg_view(same) if tensor.is_neg() else same  # noqa: SLF001 - it has no public name
 
 
 def poison(tensor: torch.Tensor) -> None:
