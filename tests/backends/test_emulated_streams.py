@@ -348,17 +348,34 @@ class TestBeginAndEnd:
         assert [2] * 4 == x.tolist()
 
 
+BEFORE_CUDA: dict[str, Callable[[torch.Tensor], object]] = {
+    "copy": lambda x: x.copy_(torch.ones(4)),
+    "element": lambda x: x.__setitem__(0, torch.ones(4)[0]),
+    "copy back": lambda x: torch.ones(4).copy_(x),
+    "upload": lambda x: torch.ones(4).to(x),
+    "data": lambda x: x.new_tensor([1.0]),
+    "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"),
+    "tolist": lambda x: x.tolist(),
+    "float index": lambda x: x.sum().__index__(),
+    "several as a bool": bool,
+    "several as a number": lambda x: x.item(),
+    "where": lambda x: torch.where(x > 0, x, torch.tensor(0.0)),
+    "mask": lambda x: x[x[:3] > 0],
+    "select": lambda x: x.masked_select(x[:3] > 0),
+}
+
+
 class TestInvalid:
     @pytest.mark.parametrize(
         "forbidden",
         [
             lambda x: x.sum().item(),
             lambda x: x[x > 0],
-            lambda x: x.copy_(torch.ones(4)),
             lambda x: current_stream().synchronize(),
             lambda x: current_stream().record_event().query(),
         ],
-        ids=["item", "mask", "pageable", "synchronize", "query"],
+        ids=["item", "mask", "synchronize", "query"],
     )
     def test_a_swallowed_error_comes_back(
         self, record: Record, x: torch.Tensor, forbidden: Callable[[torch.Tensor], object]
@@ -408,6 +425,34 @@ class TestInvalid:
 
         record(step).replay()
         assert [2] * 4 == x.tolist()
+
+    @pytest.mark.parametrize("forbidden", BEFORE_CUDA.values(), ids=BEFORE_CUDA)
+    def test_what_torch_refuses_before_cuda_does_not(
+        self, record: Record, x: torch.Tensor, forbidden: Callable[[torch.Tensor], object]
+    ) -> None:
+        """Pageable copies, and arguments that do not fit: where the step catches the error, the rest replays."""
+
+        def step() -> None:
+            with pytest.raises((RuntimeError, IndexError, TypeError)):
+                forbidden(x)
+            x.mul_(2)
+
+        record(step).replay()
+        assert [2] * 4 == x.tolist()
+
+    @pytest.mark.parametrize("to_device", [True, False], ids=["to the device", "to the host"])
+    def test_a_pinned_copy_that_blocks_does(
+        self, backend: EmulatedBackend, record: Record, x: torch.Tensor, to_device: bool
+    ) -> None:
+        """Torch lets it pass, and the host waits for the stream: CUDA refuses, and the capture is lost."""
+        pinned = backend.pin((4,), torch.float32)
+
+        def step() -> None:
+            with refused("cudaErrorStreamCaptureUnsupported"):
+                x.copy_(pinned) if to_device else pinned.copy_(x)
+
+        with refused("cudaErrorStreamCaptureInvalidated"):
+            record(step)
 
     def test_no_waiting_beside_the_capture_either(
         self, backend: EmulatedBackend, recording: Callable[..., Recording], side: Stream

@@ -338,6 +338,31 @@ def test_what_a_capture_refuses(call):
             call(source)
 
 
+@pytest.mark.parametrize("name", ["tolist", "cpu", "to host", "pageable", "pageable to", "pageable cuda", "data"])
+def test_a_pageable_copy_leaves_the_capture_valid(name):
+    """Torch refuses it before CUDA sees it: caught or not, what was recorded until then and after it replays."""
+    source, caught, escaped = _device(), torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(caught):
+        doubled = source * 2
+        with pytest.raises(CaptureUnsupported, match=r"pageable|not pinned"):
+            IN_CAPTURE[name](source)
+        more = doubled + 1
+    results = []
+
+    def step():
+        with torch.cuda.graph(escaped):
+            results.append(source * 3)
+            IN_CAPTURE[name](source)
+
+    with pytest.raises(CaptureUnsupported, match=r"pageable|not pinned"):
+        step()
+    caught.replay()
+    escaped.replay()
+
+    assert (source * 2 + 1).tolist() == more.tolist()
+    assert [(source * 3).tolist()] == [each.tolist() for each in results]
+
+
 def test_what_a_capture_takes():
     """Factories, host work, host scalars and pinned copies within a capture."""
     source, staged, back = _device(), torch.full((4,), 2.0).pin_memory(), torch.zeros(4, pin_memory=True)

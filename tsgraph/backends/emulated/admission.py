@@ -12,9 +12,10 @@ import attrs
 import torch
 
 from tsgraph.backends.emulated import operators
+from tsgraph.backends.emulated.copies import refuse_blocking, refuse_pageable
 from tsgraph.backends.emulated.dispatcher import unseen_by_operators, written_names
 from tsgraph.backends.emulated.operation import Operation
-from tsgraph.backends.emulated.refusal import ADOPT, ON_DEVICE, PINNED, refuse
+from tsgraph.backends.emulated.refusal import ADOPT, ON_DEVICE, refuse
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.trees import describe, tensors_in
 
@@ -41,6 +42,9 @@ class Admission:
             return {}
         if packet in operators.INDEXING:
             self._judge_indices()
+        if packet is torch.ops.aten.masked_select:
+            arguments = operation.arguments()  # torch refuses shapes that do not fit before it asks the device
+            torch.broadcast_shapes(arguments["self"].shape, arguments["mask"].shape)
         host = [(name, tensor) for name, tensor in operation.operands() if not self.residence.holds(tensor)]
         for name, tensor in host:
             self._judge_host(name, tensor)
@@ -50,6 +54,9 @@ class Admission:
     def _judge_host(self, name: str, tensor: torch.Tensor) -> None:
         if name in written_names(self.operation.operator):
             raise refuse(self.operation, f"it writes into {name!r}, a host tensor {describe(tensor)}", ADOPT)
+        if tensor.dim() == 0 and self.operation.operator.overloadpacket is torch.ops.aten.where:
+            why = f"{name!r} is a host tensor {describe(tensor)}: a hidden copy from the host to the device"
+            raise refuse_pageable(self.operation, why, ADOPT)
         if tensor.dim() > 0 or not self._takes_a_scalar():
             why = f"all its tensors must be on the same device, but {name!r} is a host tensor {describe(tensor)}"
             raise refuse(self.operation, why, ADOPT)
@@ -66,8 +73,19 @@ class Admission:
             if not self.residence.holds(tensor):
                 why = f"its index is a host tensor {describe(tensor)}: a hidden copy from the host to the device"
                 raise refuse(self.operation, why, ADOPT)
+        self._check_masks()
         if any(tensor.dtype in _MASKS for tensor in self._indices()) and not self._fills_a_mask():
             raise refuse(self.operation, "how many elements a mask selects is known to the device alone", ON_DEVICE)
+
+    def _check_masks(self) -> None:
+        """As torch does before it asks the device. Raises: IndexError for a mask that does not fit."""
+        indexed, first = self.operation.arguments()["self"].shape, 0
+        for index in self.operation.arguments()["indices"]:
+            is_mask = index is not None and index.dtype in _MASKS
+            dims = index.dim() if is_mask else 1
+            if is_mask and index.shape != indexed[first : first + dims]:
+                raise IndexError(f"the mask {describe(index)} does not fit {tuple(indexed)} at dimension {first}")
+            first += dims
 
     def _indices(self) -> Iterator[torch.Tensor]:
         return tensors_in(self.operation.arguments()["indices"])
@@ -83,12 +101,13 @@ class Admission:
         if self.residence.holds(host):
             return
         if self.residence.place(host) != "pinned":
-            raise refuse(self.operation, f"a {way} copy, but the host tensor {describe(host)} is not pinned", PINNED)
-        if not non_blocking:
-            raise refuse(self.operation, f"a {way} copy that blocks the host", PINNED)
+            why = f"a {way} copy, but the host tensor {describe(host)} is not pinned"
+            raise refuse_pageable(self.operation, why)
         if not _goes_straight(host, to, source):
             why = f"a {way} copy that passes through pageable memory, since {describe(host)} is not contiguous"
-            raise refuse(self.operation, why, PINNED)
+            raise refuse_pageable(self.operation, why)
+        if not non_blocking:
+            raise refuse_blocking(self.operation, f"a {way} copy that blocks the host")
 
 
 def _goes_straight(host: torch.Tensor, to: torch.Tensor, source: torch.Tensor) -> bool:

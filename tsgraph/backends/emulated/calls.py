@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tsgraph.backends.emulated.copies import refuse_blocking, refuse_pageable
 from tsgraph.backends.emulated.dispatcher import parse_to, unseen_by_operators
 from tsgraph.backends.emulated.memory import poison
 from tsgraph.backends.emulated.operation import Function, name_of
-from tsgraph.backends.emulated.refusal import FILL, ON_DEVICE, PINNED, refuse
+from tsgraph.backends.emulated.refusal import FILL, ON_DEVICE, refuse
 from tsgraph.backends.emulated.trees import describe, tensors_in
 
 if TYPE_CHECKING:
@@ -23,6 +24,21 @@ Options = Mapping[str, Any]
 def _read(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
     if any(map(mode.residence.holds, tensors_in([args, dict(options)]))):
         raise refuse(name_of(function), "the host reads a device tensor, and would wait for the device", ON_DEVICE)
+    return function(*args, **options)
+
+
+def _read_number(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
+    """Torch refuses several elements, and an index that is no integer, before it reads them."""
+    tensor = args[0]
+    is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+    if tensor.numel() == 1 and (is_integer or function is not torch.Tensor.__index__):
+        return _read(mode, function, args, options)
+    return function(*args, **options)
+
+
+def _copy_back(mode: FunctionMode, function: Function, args: Arguments, options: Options) -> Any:
+    if mode.residence.holds(args[0]):
+        raise refuse_pageable(name_of(function), f"the host reads {describe(args[0])} by a copy to pageable memory")
     return function(*args, **options)
 
 
@@ -48,7 +64,7 @@ def _make_from_data(mode: FunctionMode, function: Function, args: Arguments, opt
     if on_device and not isinstance(data, torch.Tensor):
         raise refuse(name_of(function), "the host reads device tensors to build another", "use torch.stack")
     if device is not None and not on_device:
-        raise refuse(name_of(function), "copies from pageable host memory to the device", FILL)
+        raise refuse_pageable(name_of(function), "copies from pageable host memory to the device", FILL)
     return function(*args, **options)
 
 
@@ -72,9 +88,12 @@ def names_device(mode: FunctionMode, target: object) -> bool | None:
 
 
 def _upload(mode: FunctionMode, tensor: torch.Tensor, dtype: torch.dtype, non_blocking: bool) -> torch.Tensor:
-    if mode.residence.place(tensor) != "pinned" or not non_blocking:
-        why = f"copies a host tensor {describe(tensor)} to the device: not pinned, or not non_blocking"
-        raise refuse("torch.Tensor.to", why, PINNED)
+    if mode.residence.place(tensor) != "pinned":
+        why = f"copies a host tensor {describe(tensor)} to the device, but it is not pinned"
+        raise refuse_pageable("torch.Tensor.to", why)
+    if not non_blocking:
+        why = f"a host→device copy that blocks the host, of the pinned tensor {describe(tensor)}"
+        raise refuse_blocking("torch.Tensor.to", why)
     with mode.making():
         made = torch.empty_like(tensor, dtype=dtype)
     return made.copy_(tensor, non_blocking=True)
@@ -82,8 +101,7 @@ def _upload(mode: FunctionMode, tensor: torch.Tensor, dtype: torch.dtype, non_bl
 
 def _download(mode: FunctionMode, tensor: torch.Tensor, dtype: torch.dtype, non_blocking: bool) -> torch.Tensor:
     if not non_blocking:
-        why = f"copies a device tensor {describe(tensor)} to the host, which waits for the device"
-        raise refuse("torch.Tensor.to", why, PINNED)
+        raise refuse_pageable("torch.Tensor.to", f"the host reads {describe(tensor)} by a copy to pageable memory")
     with unseen_by_operators():
         made = torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
         poison(made)
@@ -106,10 +124,14 @@ def _is_pinned(mode: FunctionMode, function: Function, args: Arguments, options:
 Handler = Callable[["FunctionMode", Function, Arguments, Options], Any]
 _BY_HANDLER: dict[Handler, tuple[Function, ...]] = {
     _read: (
-        torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.__array__,
-        torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__complex__,
-        torch.Tensor.__index__, torch.Tensor.__repr__, torch.Tensor.__format__, torch.Tensor.__contains__,
+        torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__repr__, torch.Tensor.__format__,
+        torch.Tensor.__contains__,
     ),
+    _read_number: (
+        torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__,
+        torch.Tensor.__complex__, torch.Tensor.__index__,
+    ),
+    _copy_back: (torch.Tensor.tolist, torch.Tensor.cpu),
     _read_sections: (torch.tensor_split, torch.Tensor.tensor_split),
     _export: (torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__, torch.Tensor.__dlpack__),
     _make_from_data: (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor),

@@ -22,7 +22,7 @@ def refuse(operation: object, why: str, hint: str, **context: Any) -> CaptureUns
     invalid from here on.
     """
     line = user_line()
-    if hint in (ON_DEVICE, PINNED, FILL):  # the host would wait for the device
+    if hint == ON_DEVICE:  # the host would wait for the device
         context.setdefault("cuda", UNSUPPORTED)
     context |= {"operation": str(operation), "line": line}
     return CaptureUnsupported(f"{operation} at {line}: {why}", hint=hint, **context)

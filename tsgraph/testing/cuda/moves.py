@@ -83,7 +83,7 @@ def cuda(mode: EmulatedFunctions, function: Function, args: Arguments, options: 
 
 
 def cpu(mode: EmulatedFunctions, function: Function, args: Arguments, options: Options) -> Any:
-    """`Tensor.cpu`, which waits for the device: a recording refuses it."""
+    """`Tensor.cpu`, a copy to pageable memory: a recording refuses it."""
     if mode.recording or not on_device(mode, args[0]):
         return mode.pass_on(function, args, options)
     return move(mode, args[0], "host", options)
