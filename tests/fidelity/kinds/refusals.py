@@ -81,7 +81,7 @@ def data_dependent(builder: Builder) -> None:
 
 
 def caught(builder: Builder) -> None:
-    """A refusal that the captured code swallows: a capture that CUDA refused is lost all the same, one that torch refused is not."""
+    """A refusal that the captured code swallows: CUDA's own loses the capture all the same, torch's does not."""
     _scene(builder)
     with capture(builder, "g0", pool(builder, "p0")):
         builder.line("out = x0 + 1")
