@@ -223,3 +223,15 @@ def test_stale_released_and_reset_slots_say_why(backend, state):
     runtime.wake()
     assert (None, Reason.PADDED) == (runtime.slots["default", 4].cause, runtime.explain(3).reason)
     assert torch.equal(expected, runtime(ids=IDS))
+
+
+def test_memory_goes_back_to_the_system_with_the_last_graph(monkeypatch, backend, state):
+    """Releasing one slot keeps the pool for the others; with the last one it is dropped, and the device is trimmed."""
+    runtime = build(backend, state)
+    runtime.capture()
+    trimmed = []
+    monkeypatch.setattr(backend, "trim", lambda: trimmed.append(backend))
+    runtime.release(("default", 4))
+    before = list(trimmed)
+    runtime.release()
+    assert ([], [backend]) == (before, trimmed)
