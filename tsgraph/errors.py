@@ -63,7 +63,11 @@ class SpecError(TsgraphError, ValueError):
 
 
 class CallerError(TsgraphError):
-    """The caller asked for something it may not have; nothing was changed."""
+    """The caller asked for something it may not have.
+
+    Nothing was changed, save where a rule refuses what a step brought about (ranks that vote against): the slot has
+    failed then, and the error says so.
+    """
 
     code = "caller"
 

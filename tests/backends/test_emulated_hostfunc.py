@@ -19,30 +19,6 @@ from tsgraph.errors import CaptureUnsupported, ReplayFailed
 Record = Callable[[Callable[[], object]], EmulatedGraph]
 
 
-@pytest.fixture
-def backend() -> EmulatedBackend:
-    """A fresh one."""
-    return EmulatedBackend()
-
-
-@pytest.fixture
-def x(backend: EmulatedBackend) -> torch.Tensor:
-    """A static input of four ones."""
-    return backend.allocate((4,), torch.float32, 1)
-
-
-@pytest.fixture
-def record(backend: EmulatedBackend) -> Record:
-    """Records a function into a pool of its own."""
-
-    def record(step: Callable[[], object]) -> EmulatedGraph:
-        with backend.record(backend.pool()) as graph:
-            step()
-        return graph
-
-    return record
-
-
 def host(function: Callable[..., object], *args: object) -> object:
     """`record_host_function` as an expression."""
     record_host_function(function, *args)

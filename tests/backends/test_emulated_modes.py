@@ -30,30 +30,6 @@ def attend(x: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(heads * 3.1, heads.sin(), heads.cos())
 
 
-@pytest.fixture
-def backend() -> EmulatedBackend:
-    """A fresh one."""
-    return EmulatedBackend()
-
-
-@pytest.fixture
-def x(backend: EmulatedBackend) -> torch.Tensor:
-    """A static input of four ones."""
-    return backend.allocate((4,), torch.float32, 1)
-
-
-@pytest.fixture
-def record(backend: EmulatedBackend) -> Record:
-    """Records a function into a pool of its own."""
-
-    def record(step: Callable[[], object]) -> EmulatedGraph:
-        with backend.record(backend.pool()) as graph:
-            step()
-        return graph
-
-    return record
-
-
 class TestAutograd:
     def test_refuses_to_record_gradients(self, backend: EmulatedBackend, record: Record, x: torch.Tensor) -> None:
         """A parameter in grad mode is refused with the way out; without grad mode it is recorded."""

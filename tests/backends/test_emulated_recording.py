@@ -48,24 +48,6 @@ def backend() -> EmulatedBackend:
     return EmulatedBackend()
 
 
-@pytest.fixture
-def x(backend: EmulatedBackend) -> torch.Tensor:
-    """A static input of four ones."""
-    return backend.allocate((4,), torch.float32, 1)
-
-
-@pytest.fixture
-def record(backend: EmulatedBackend) -> Record:
-    """Records a function into a pool of its own."""
-
-    def record(step: Callable[[], object]) -> EmulatedGraph:
-        with backend.record(backend.pool()) as graph:
-            step()
-        return graph
-
-    return record
-
-
 class TestRecording:
     def test_runs_no_kernel(self, record: Record, x: torch.Tensor) -> None:
         """Inputs stay as they are, in-place changes included, and a kernel with side effects has none."""

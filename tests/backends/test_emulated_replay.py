@@ -9,7 +9,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tsgraph.backends.emulated import EmulatedBackend
 from tsgraph.backends.emulated.graph import EmulatedGraph
 from tsgraph.errors import ReplayFailed
 
@@ -42,30 +41,6 @@ def state(x: torch.Tensor) -> torch.Tensor:
 @state.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(4, dtype=torch.bool)
-
-
-@pytest.fixture
-def backend() -> EmulatedBackend:
-    """A fresh one."""
-    return EmulatedBackend()
-
-
-@pytest.fixture
-def x(backend: EmulatedBackend) -> torch.Tensor:
-    """A static input of four ones."""
-    return backend.allocate((4,), torch.float32, 1)
-
-
-@pytest.fixture
-def record(backend: EmulatedBackend) -> Record:
-    """Records a function into a pool of its own."""
-
-    def record(step: Callable[[], object]) -> EmulatedGraph:
-        with backend.record(backend.pool()) as graph:
-            step()
-        return graph
-
-    return record
 
 
 class TestReplay:

@@ -20,33 +20,9 @@ Record = Callable[[Callable[[], object]], EmulatedGraph]
 
 
 @pytest.fixture
-def backend() -> EmulatedBackend:
-    """A fresh one."""
-    return EmulatedBackend()
-
-
-@pytest.fixture
-def x(backend: EmulatedBackend) -> torch.Tensor:
-    """A static input of four ones."""
-    return backend.allocate((4,), torch.float32, 1)
-
-
-@pytest.fixture
 def side() -> Stream:
     """A stream beside that of the capture."""
     return Stream(name="side")
-
-
-@pytest.fixture
-def record(backend: EmulatedBackend) -> Record:
-    """Records a function into a pool of its own."""
-
-    def record(step: Callable[[], object]) -> EmulatedGraph:
-        with backend.record(backend.pool()) as graph:
-            step()
-        return graph
-
-    return record
 
 
 @pytest.fixture
