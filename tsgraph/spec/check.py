@@ -10,9 +10,19 @@ from tsgraph.spec.checks.law import check_properties, check_rules, check_steps
 from tsgraph.spec.checks.lifecycle import check_lifecycle
 from tsgraph.spec.checks.names import check_names
 from tsgraph.spec.checks.numbers import check_numbers
+from tsgraph.spec.checks.values import check_values
 from tsgraph.spec.model import Spec
 
-CHECKS = (check_names, check_lifecycle, check_steps, check_rules, check_properties, check_buffers, check_numbers)
+CHECKS = (
+    check_names,
+    check_lifecycle,
+    check_steps,
+    check_rules,
+    check_properties,
+    check_values,
+    check_buffers,
+    check_numbers,
+)
 
 
 def check_spec(spec: Spec) -> tuple[str, ...]:

@@ -93,10 +93,26 @@ class Rule:
 
 
 @attrs.frozen(kw_only=True)
+class ValueRule:
+    """A rule about values rather than order: no ledger can hold it, so a part of the code keeps it.
+
+    `kept_by`: the module that does. `faults`: the planted faults, by name, that show that its removal is found.
+    """
+
+    id: str
+    says: str
+    because: str
+    kept_by: str
+    faults: tuple[str, ...] = ()
+    needs: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class Clause:
-    """One condition of a property."""
+    """One condition of a property, judged over the ledger of `scope`."""
 
     condition: Condition
+    scope: Scope = "slot"
     needs: str | None = None
 
 
@@ -117,7 +133,10 @@ class Property:
 
 @attrs.frozen(kw_only=True)
 class Transition:
-    """One trigger: where it may fire from, where it leads, its steps. `cleanup` cannot be skipped or refused."""
+    """One trigger: where it may fire from, where it leads, its steps. `cleanup` cannot be skipped or refused.
+
+    `free`: groups of its steps whose order among each other means nothing; every other order is law.
+    """
 
     on: str
     source: tuple[str, ...]
@@ -125,6 +144,7 @@ class Transition:
     steps: tuple[str, ...] = ()
     repeat: int = 1
     cleanup: tuple[str, ...] = ()
+    free: tuple[tuple[str, ...], ...] = ()
     because: str = ""
 
 
@@ -228,7 +248,7 @@ class Buffer:
     of a live row beyond what the caller gave (None: the caller gives all). `warm`: what every row holds in a warm-up
     (None: the pad). `read_by`: who reads it before or in the replay. `source`: "call" (the caller passes live rows) or
     "engine" (it wrote them in place). `mirrors`: the buffer whose live rows this one takes too. `grouped`: one tensor
-    per cache group.
+    per cache group. `rules`: the value rules that its declaration states.
     """
 
     name: str
@@ -243,6 +263,7 @@ class Buffer:
     mirrors: str | None = None
     grouped: bool = False
     needs: str | None = None
+    rules: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -305,6 +326,7 @@ class Spec:
     buffers: Mapping[str, Buffer]
     outputs: Mapping[str, Output]
     policy: Policy
+    value_rules: tuple[ValueRule, ...] = ()
     source: str = "<memory>"
 
     @property
@@ -334,6 +356,7 @@ class _Restriction:
             counters=self._named(whole.counters),
             buffers=self._named(whole.buffers),
             rules=self._kept(whole.rules),
+            value_rules=self._kept(whole.value_rules),
             properties=tuple(p for p in properties if p.holds or p.before),
             lifecycle=self._lifecycle(),
             session=Session(enter=self._steps(whole.session.enter), leave=self._steps(whole.session.leave)),
@@ -365,7 +388,12 @@ class _Restriction:
 
     def _lifecycle(self) -> Lifecycle:
         transitions = tuple(
-            attrs.evolve(t, steps=self._steps(t.steps), cleanup=self._steps(t.cleanup))
+            attrs.evolve(
+                t,
+                steps=self._steps(t.steps),
+                cleanup=self._steps(t.cleanup),
+                free=tuple(self._steps(group) for group in t.free),
+            )
             for t in self.whole.lifecycle.transitions
         )
         return attrs.evolve(self.whole.lifecycle, transitions=transitions)

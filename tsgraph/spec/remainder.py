@@ -19,6 +19,7 @@ HARMLESS: dict[str, Any] = {
     "version": 1,
     "rules": [],
     "properties": [],
+    "value_rules": [],
     "buffers": {},
     "outputs": {},
     "session": {},
@@ -28,7 +29,7 @@ HARMLESS: dict[str, Any] = {
     "sizes": {"default": [1], "default_without_padding": [1], "cap": 1},
 }
 DECLARING = ("steps", "counters", "modes", "buffers", "session", "serving")
-ENTRIES = ("rules", "properties", "buffers", "outputs", "steps", "counters", "modes")
+ENTRIES = ("rules", "value_rules", "properties", "buffers", "outputs", "steps", "counters", "modes")
 
 
 def check_remainder(data: Mapping[str, Any], wrong: list[Problem]) -> tuple[str, ...]:

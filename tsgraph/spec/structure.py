@@ -119,7 +119,7 @@ def _rule(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clause(value: Mapping[str, Any]) -> dict[str, Any]:
-    own = {key: value[key] for key in value if key == "needs"}
+    own = {key: value[key] for key in value if key in ("needs", "scope")}
     return {**own, "condition": {key: value[key] for key in value if key not in own}}
 
 

@@ -119,8 +119,19 @@ PLANTED = [
         ],
     ),
     (
-        ("properties.1", {"id": "P", "says": "s", "when": "ready", "holds": [{"mode": ["busy", True]}]}),
+        (
+            "properties.1",
+            {"id": "P", "says": "s", "when": "ready", "holds": [{"mode": ["busy", True], "scope": "runtime"}]},
+        ),
         ["properties: 'P' is declared 2 times"],
+    ),
+    (
+        ("properties.0.holds.0", {"mode": ["busy", True]}),
+        ["properties[P].holds[0].scope: 'busy' moves in scope 'runtime', and is judged in 'slot', where it never does"],
+    ),
+    (
+        ("properties.0.holds.0", {"counter": ["held", 0], "scope": "variant", "needs": "grammar"}),
+        ["properties[P].holds[0].scope: 'held' moves in scope 'slot', and is judged in 'variant', where it never does"],
     ),
     (("properties.0.when", []), ["properties[P].when: names no moment"]),
     (("properties.0.when", "redy"), ["properties[P].when: unknown event or state 'redy'; did you mean 'ready'?"]),

@@ -47,6 +47,13 @@ PLANTED = [
         ("transitions.2.finally", ["tidi", "tidy"]),
         ["transitions[fail].finally: unknown step 'tidi'; did you mean 'tidy'?"],
     ),
+    (
+        ("transitions.0.free", [["measure", "measure"], ["measur", "build"]]),
+        [
+            "transitions[make].free: 'measure' is declared 2 times",
+            "transitions[make].free: unknown step of 'make' 'measur'; did you mean 'measure'?",
+        ],
+    ),
     (("transitions.0.repeat", -1), ["transitions[make].repeat: -1 is no number of times"]),
     (("transitions.3.on", "expire", "lifecycle.on_release", "expire"), ["transitions: 'expire' is declared 2 times"]),
     (("lifecycle.on_failure", "fial"), ["lifecycle.on_failure: unknown trigger 'fial'; did you mean 'fail'?"]),

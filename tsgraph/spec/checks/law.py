@@ -145,6 +145,20 @@ def _clauses(at: str, clauses: tuple[Clause, ...], prop: Property, spec: Spec) -
     for index, clause in enumerate(clauses):
         yield from unneeded(f"{at}[{index}]", clause.needs)
         yield from _condition(f"{at}[{index}]", clause.condition, (prop.needs, clause.needs), spec)
+        yield from _clause_scope(f"{at}[{index}].scope", clause, spec)
+
+
+def _clause_scope(at: str, clause: Clause, spec: Spec) -> Iterator[str]:
+    """A counter or a mode moves in one scope only; in another it would be judged by a value that never changes."""
+    match clause.condition:
+        case CounterIs(name) if name in spec.counters:
+            moves = spec.counters[name].scope
+        case ModeIs(name) if name in spec.modes:
+            moves = spec.modes[name].scope
+        case _:
+            return
+    if clause.scope != moves:
+        yield f"{at}: {name!r} moves in scope {moves!r}, and is judged in {clause.scope!r}, where it never does"
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------

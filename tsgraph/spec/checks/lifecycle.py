@@ -39,6 +39,9 @@ def _transition_names(transition: Transition, spec: Spec) -> Iterator[str]:
     yield from undeclared(f"{at}.to", "state", [transition.to], spec.lifecycle.states)
     yield from undeclared(f"{at}.steps", "step", transition.steps, spec.steps)
     yield from undeclared(f"{at}.finally", "step", transition.cleanup, spec.steps)
+    for group in transition.free:
+        yield from repeated(f"{at}.free", group)
+        yield from undeclared(f"{at}.free", f"step of {transition.on!r}", group, transition.steps)
     if not transition.source:
         yield f"{at}.from: leads from no state"
     if transition.repeat < 0:
