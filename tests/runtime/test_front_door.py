@@ -10,6 +10,7 @@ from tsgraph.capture.mode import is_capturing
 from tsgraph.errors import BadBatch
 from tsgraph.keys import Geometry, Mode, Reason
 from tsgraph.runtime import GraphRuntime
+from tsgraph.spec.draw import draw_spec
 from tsgraph.spec.load import load_spec
 
 
@@ -295,3 +296,14 @@ def test_a_fixed_or_rows_input_is_demanded(backend):
     with pytest.raises(BadBatch, match="inputs ids are neither Rows nor Fixed"):
         GraphRuntime.for_step(lambda ids: ids, inputs={"ids": torch.int64}, sizes=(1,), backend=backend)
     Fixed(torch.zeros(1))
+
+
+def test_a_slot_draws_its_lifecycle_with_its_state_marked(engine, backend):
+    """The diagram is the spec's, and the marked state is where the slot is, wherever it goes."""
+    runtime = engine.runtime(backend, sizes=(1,))
+    slot = runtime.slots["default", 1]
+    assert draw_spec(runtime.spec, "allocated") == slot.diagram()
+    runtime.capture()
+    assert "    class replayable current" in slot.diagram().splitlines()
+    runtime.invalidate("the weights moved")
+    assert "    class stale current" in slot.diagram().splitlines()

@@ -26,7 +26,14 @@ def test_the_whole_picture_of_a_small_spec(small):
     classDef many fill:none,stroke-dasharray:4
     classDef current stroke-width:4px,font-weight:bold
     class ready replays
-    class broken failure""" == draw_spec(parse_spec(small))
+    class broken failure
+    state "legend" as legend__
+    state legend__ {
+        state "permits replays" as legend__replays
+        state "where a failure ends" as legend__failure
+    }
+    class legend__replays replays
+    class legend__failure failure""" == draw_spec(parse_spec(small))
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -50,9 +57,21 @@ def test_many_sources_are_one_box():
 
 
 def test_a_state_is_marked(small):
-    """The state of a slot stands out in the picture."""
+    """The state of a slot stands out in the picture, and the legend says what that means."""
     spec = parse_spec(small)
-    assert draw_spec(spec) + "\n    class old current" == draw_spec(spec, "old")
+    added = set(draw_spec(spec, "old").splitlines()) - set(draw_spec(spec).splitlines())
+    assert {
+        "    class old current",
+        '        state "where the slot is" as legend__current',
+        "    class legend__current current",
+    } == added
+
+
+def test_the_legend_has_what_the_picture_uses():
+    """A style that the picture uses is explained, and no other."""
+    used = set(re.findall(r"^    class (?!legend__)\w+ (\w+)$", draw_spec(load_spec("decode")), re.MULTILINE))
+    explained = set(re.findall(r"as legend__(\w+)", draw_spec(load_spec("decode"))))
+    assert {"replays", "failure", "many"} == used == explained
 
 
 def test_a_state_that_is_none_is_refused(small):

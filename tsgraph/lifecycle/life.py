@@ -18,7 +18,7 @@ from tsgraph.lifecycle.ledger import Cause, Entry, Failure, Ledger
 from tsgraph.lifecycle.monitors import Scopes
 from tsgraph.lifecycle.shared import Perform, Shared
 from tsgraph.lifecycle.trouble import Trouble
-from tsgraph.spec.model import Step, Transition
+from tsgraph.spec.model import Spec, Step, Transition
 
 if TYPE_CHECKING:
     from tsgraph.lifecycle.machine import Lifecycle
@@ -80,6 +80,11 @@ class Life:
         self._ledger.append(self._state, "state", "begin")
 
     # -- what it is --
+
+    @property
+    def spec(self) -> Spec:
+        """The spec that it lives by."""
+        return self._lifecycle.spec
 
     @property
     def state(self) -> str:

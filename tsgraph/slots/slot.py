@@ -9,6 +9,7 @@ import attrs
 from tsgraph.keys import Batch, SlotKey
 from tsgraph.lifecycle import Cause, Entry, Explanation, Life
 from tsgraph.protocols.backend import Graph
+from tsgraph.spec.draw import draw_spec
 
 if TYPE_CHECKING:
     from tsgraph.slots.outputs import Outputs
@@ -67,6 +68,10 @@ class Slot:
     def explain(self, trigger: str) -> Explanation:
         """Whether `trigger` would be allowed now and, if not, the first refusal: which rule, why, and what to do."""
         return self.life.explain(trigger)
+
+    def diagram(self) -> str:
+        """Its lifecycle as a Mermaid state diagram, the state that it is in marked."""
+        return draw_spec(self.life.spec, self.state)
 
     def forget(self) -> None:
         """Give back the recording and its memory; its facts about the past stay."""

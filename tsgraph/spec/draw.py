@@ -20,6 +20,13 @@ STYLES = {
     "many": "fill:none,stroke-dasharray:4",
     "current": "stroke-width:4px,font-weight:bold",
 }
+LEGEND = {
+    "replays": "permits replays",
+    "failure": "where a failure ends",
+    "many": "from each of these",
+    "current": "where the slot is",
+}
+"""What each style says; the picture's legend has those that it uses."""
 
 
 def draw_spec(spec: Spec, current: str | None = None) -> str:
@@ -46,6 +53,7 @@ class _Drawing:
         yield from (f"{state} --> [*]" for state in self.law.final)
         yield from (f"classDef {name} {style}" for name, style in STYLES.items())
         yield from self._classes()
+        yield from self._legend()
 
     def _arrows(self, transition: Transition) -> Iterator[str]:
         label = self._label(transition)
@@ -75,6 +83,20 @@ class _Drawing:
         yield from (f"class {_group(t)} many" for t in self.law.transitions if self._is_grouped(t))
         if self.current is not None:
             yield f"class {self.current} current"
+
+    def _legend(self) -> Iterator[str]:
+        used = {
+            "replays": self.law.replays_in,
+            "failure": True,
+            "many": any(self._is_grouped(transition) for transition in self.law.transitions),
+            "current": self.current,
+        }
+        styles = [style for style, where in used.items() if where]
+        yield 'state "legend" as legend__'
+        yield "state legend__ {"
+        yield from (f'    state "{LEGEND[style]}" as legend__{style}' for style in styles)
+        yield "}"
+        yield from (f"class legend__{style} {style}" for style in styles)
 
 
 def _group(transition: Transition) -> str:

@@ -13,8 +13,9 @@ from tsgraph.spec.model import COLLABORATORS, POLICIES, Spec
 from tsgraph.spec.problems import suggestion
 
 SLOT_WORDS = frozenset({
-    "addresses", "batch", "bytes", "can", "cause", "counts", "explain", "fire", "forget", "graph", "history", "key",
-    "last_failure", "life", "name", "outputs", "scopes", "seconds", "state", "tickets", "trigger", "variant",
+    "addresses", "batch", "bytes", "can", "cause", "counts", "diagram", "explain", "fire", "forget", "graph", "history",
+    "key", "last_failure", "life", "name", "outputs", "scopes", "seconds", "spec", "state", "tickets", "trigger",
+    "variant",
 })  # fmt: skip
 MACHINE_PREFIXES = ("is_", "may_", "to_", "on_enter_", "on_exit_")
 BATCH_WORDS = frozenset(attrs.fields_dict(Batch))
