@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tsgraph.buffers.contract import State as State
     from tsgraph.capture.mode import is_capturing as is_capturing
     from tsgraph.errors import BadBatch as BadBatch
+    from tsgraph.errors import BadGeometry as BadGeometry
     from tsgraph.errors import CallerError as CallerError
     from tsgraph.errors import CaptureFailed as CaptureFailed
     from tsgraph.errors import CaptureUnsupported as CaptureUnsupported
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tsgraph.errors import TsgraphError as TsgraphError
     from tsgraph.errors import UnknownSlot as UnknownSlot
     from tsgraph.errors import WrongThread as WrongThread
+    from tsgraph.groups import CacheGroup as CacheGroup
     from tsgraph.keys import Batch as Batch
     from tsgraph.keys import Decision as Decision
     from tsgraph.keys import Geometry as Geometry
@@ -51,12 +53,13 @@ _PUBLIC = {
     "tsgraph.spec.load": ("load_spec",),
     "tsgraph.buffers.contract": ("Fixed", "Rows", "State"),
     "tsgraph.capture.mode": ("is_capturing",),
+    "tsgraph.groups": ("CacheGroup",),
     "tsgraph.keys": ("Batch", "Decision", "Geometry", "Mode", "Reason", "SlotKey", "Step"),
     "tsgraph.errors": (
-        "BadBatch", "CallerError", "CaptureFailed", "CaptureUnsupported", "CollaboratorError", "ContractViolation",
-        "DeviceError", "IllegalTransition", "InternalError", "LeaseExpired", "NotEmulated", "OutOfBudget",
-        "RankDisagreement", "ReplayFailed", "RuleViolation", "SpecError", "StaleSlot", "TsgraphError", "UnknownSlot",
-        "WrongThread",
+        "BadBatch", "BadGeometry", "CallerError", "CaptureFailed", "CaptureUnsupported", "CollaboratorError",
+        "ContractViolation", "DeviceError", "IllegalTransition", "InternalError", "LeaseExpired", "NotEmulated",
+        "OutOfBudget", "RankDisagreement", "ReplayFailed", "RuleViolation", "SpecError", "StaleSlot", "TsgraphError",
+        "UnknownSlot", "WrongThread",
     ),
 }  # fmt: skip
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -9,6 +9,7 @@
     │   ├── LeaseExpired (RuntimeError)          outputs were used after the replay that overwrites them
     │   ├── WrongThread (RuntimeError)           a runtime belongs to one thread at a time
     │   ├── UnknownSlot (KeyError)               no slot has this key
+    │   ├── BadGeometry (ValueError)             numbers of an engine that cannot be
     │   └── BadBatch (ValueError)                rows, shapes, dtypes or devices do not fit the spec
     ├── CollaboratorError
     │   └── ContractViolation (TypeError)        a collaborator does not keep its protocol
@@ -110,6 +111,12 @@ class UnknownSlot(CallerError, KeyError):
     """No slot has this key; the hint lists those that exist."""
 
     code = "unknown_slot"
+
+
+class BadGeometry(CallerError, ValueError):
+    """Numbers of an engine that cannot be: extents, sizes of pages, windows. Names the one at fault."""
+
+    code = "bad_geometry"
 
 
 class BadBatch(CallerError, ValueError):
