@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tsgraph.errors import BadGeometry
+from tsgraph.groups import CacheGroup
 from tsgraph.keys import Batch, Decision, Geometry, Mode, Reason, SlotKey
 
 
@@ -36,6 +38,17 @@ def test_geometry_refuses_what_is_no_integer(rows):
     """A float or a string is a mistake of the caller, never rounded or parsed."""
     with pytest.raises(TypeError, match="int"):
         Geometry(rows=rows)
+
+
+def test_geometry_knows_how_wide_the_tables_of_cache_groups_are():
+    """The extent `pages` follows from the groups, unless it is given."""
+    groups = (CacheGroup(name="full", rows_per_page=64),)
+    numbers = {"rows": 8, "tokens_per_request": 4, "groups": groups, "context": 4096, "overlap_depth": 1}
+
+    assert {"pages": {"full": 65}} == Geometry(**numbers).extents
+    assert {"pages": 3} == Geometry(**numbers, extents={"pages": 3}).extents
+    with pytest.raises(BadGeometry, match="overlap depth"):
+        Geometry(**{**numbers, "overlap_depth": 2})
 
 
 def test_batch_gives_buffers_by_attribute_and_by_name():

@@ -22,7 +22,7 @@ from tsgraph import errors
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PURE = ("errors", "keys", "events", "spec", "lifecycle", "protocols", "dispatch", "observe")
+PURE = ("errors", "groups", "keys", "events", "spec", "lifecycle", "protocols", "dispatch", "observe")
 FROM_TORCHS_BUILD = ("nvidia-", "cuda-", "triton")
 """What a CUDA build of torch requires besides: it pins them itself."""
 

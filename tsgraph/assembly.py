@@ -83,6 +83,7 @@ class Declaration:
     modules: tuple[torch.nn.Module, ...]
     state: Mapping[str, State]
     fixed: Mapping[str, torch.Tensor]
+    memory: Mapping[str, torch.Tensor]
     backend: str | Backend
     device: str | torch.device | None
     observers: Iterable[Observer]
@@ -105,7 +106,7 @@ class Declaration:
 
     def place(self) -> Backend:
         """The backend, told which tensors live on its device."""
-        tensors = [tensor for _, tensor in self.named_tensors()]
+        tensors = [*(tensor for _, tensor in self.named_tensors()), *self.memory.values()]
         place = choose_backend(self.backend, tensors, self.device)
         place.adopt(tensors)
         return place
@@ -114,7 +115,7 @@ class Declaration:
         """The static buffers, their pads honoured by every collaborator."""
         fields = resolve_fields(law.buffers, self.geometry)
         self.collaborators.check_pads(fields)
-        return Arena(fields, rows, place)
+        return Arena(fields, rows, place, self.memory)
 
     def engine(self, law: Spec, arena: Arena) -> Engine:
         """What pipelines and programs work with."""

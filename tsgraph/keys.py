@@ -1,4 +1,4 @@
-"""The words of a call: modes, geometry, slot keys, batches and decisions. Imports nothing of ours, and no torch."""
+"""The words of a call: modes, geometry, slot keys, batches and decisions. No torch at run time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
+
+from tsgraph.groups import CacheGroup, table_widths
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +51,9 @@ class SlotKey(NamedTuple):
         return f"{self.variant}/{self.size}"
 
 
+PAGES = "pages"
+"""The extent that says how many columns a table of pages has."""
+
 _POSITIVE = [attrs.validators.instance_of(int), attrs.validators.ge(1)]
 
 
@@ -59,7 +64,9 @@ class Geometry:
     `rows`: most live rows of a step (R1's max_bs). `tokens_per_request`: tokens each row carries in a decode step.
     `extents`: sizes of the trailing dimensions that buffers name (`{"pages": 64}`), in elements; an extent of a
     grouped buffer is a mapping from group to size. `sinks`: the index that each named sink has. `conventions`: the
-    cache-group conventions in use (`"paged_groups"`, `"flat_groups"`), which buffers may need.
+    cache-group conventions in use (`"paged_groups"`, `"flat_groups"`), which buffers may need. `groups`: the engine's
+    cache groups; with them the extent `pages` need not be given, it is what a request of `context` tokens may need
+    (0: not known, see `table_widths`) with `overlap_depth` steps ahead.
     """
 
     rows: int = attrs.field(validator=_POSITIVE)
@@ -67,6 +74,17 @@ class Geometry:
     extents: Mapping[str, int | Mapping[str, int]] = attrs.field(factory=dict)
     sinks: Mapping[str, int] = attrs.field(factory=dict)
     conventions: tuple[str, ...] = ()
+    groups: tuple[CacheGroup, ...] = ()
+    context: int = 0
+    overlap_depth: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if self.groups and PAGES not in self.extents:
+            object.__setattr__(self, "extents", {**self.extents, PAGES: self._widths()})
+
+    def _widths(self) -> Mapping[str, int]:
+        words = {"tokens_per_request": self.tokens_per_request, "overlap_depth": self.overlap_depth}
+        return table_widths(self.groups, self.context, largest=self.rows, **words)
 
 
 @attrs.define(slots=True)

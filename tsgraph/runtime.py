@@ -49,6 +49,7 @@ class GraphRuntime:
         modules: Iterable[torch.nn.Module] = (),
         state: Mapping[str, State] | None = None,
         fixed: Mapping[str, Fixed] | None = None,
+        memory: Mapping[str, torch.Tensor] | None = None,
         attention: Any = None,
         sampler: Any = None,
         grammar: Any = None,
@@ -63,7 +64,8 @@ class GraphRuntime:
         """Build the runtime of `step`, a function from a `Batch` to any pytree of tensors. Nothing is captured yet.
 
         `sizes` replaces the spec's; `outputs` replaces its marks. `state` declares the mutable tensors that `step`
-        writes, `fixed` tensors that it gets as they are. `device` matters only where no module or state lives anywhere.
+        writes, `fixed` tensors that it gets as they are, `memory` tensors of the engine's own that are to be static
+        buffers, by name. `device` matters only where no module or state lives anywhere.
 
         Raises: SpecError, BadBatch or ContractViolation where spec, geometry and collaborators do not fit together.
         """
@@ -77,6 +79,7 @@ class GraphRuntime:
             modules=tuple(modules),
             state=dict(state or {}),
             fixed={name: declared.tensor for name, declared in (fixed or {}).items()},
+            memory=dict(memory or {}),
             backend=backend,
             device=device,
             observers=observers,

@@ -64,8 +64,8 @@ def field() -> Callable[..., Field]:
 def arena_of() -> Callable[..., Arena]:
     """Makes an arena of some fields, for 4 rows on a fake device unless told otherwise."""
 
-    def make(*fields: Field, rows: int = 4, backend: Any = None) -> Arena:
-        return Arena(fields, rows, backend or cast("Backend", FakeBackend()))
+    def make(*fields: Field, rows: int = 4, backend: Any = None, memory: Any = None) -> Arena:
+        return Arena(fields, rows, backend or cast("Backend", FakeBackend()), memory)
 
     return make
 

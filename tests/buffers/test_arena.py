@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tsgraph.errors import BadBatch
+from tsgraph.errors import BadBatch, ContractViolation
 
 
 @pytest.fixture
@@ -120,3 +120,34 @@ def test_tokens_that_are_no_whole_requests_say_no_rows(mixed):
     """Eleven tokens at two a request are an error, not five rows."""
     with pytest.raises(BadBatch, match="buffer 'ids': 11 token rows are not 2 tokens for each request"):
         mixed.count_rows({"ids": torch.zeros(11)})
+
+
+def test_memory_of_the_engine_becomes_static(field, arena_of):
+    """A buffer may be the engine's own tensor: at its own address, with its contents, and with more rows."""
+    own = torch.arange(6, dtype=torch.int32)
+    arena = arena_of(field("lens", dtype=torch.int32, pad=1), memory={"lens": own})
+
+    assert own.data_ptr() == arena.addresses()["lens"]
+    assert [0, 1, 2, 3] == arena.views(4)["lens"].tolist()
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        torch.zeros(6, dtype=torch.int64),
+        torch.zeros(3, dtype=torch.int32),
+        torch.zeros(6, 1, dtype=torch.int32),
+        torch.zeros(12, dtype=torch.int32)[::2],
+    ],
+    ids=["dtype", "rows", "shape", "strides"],
+)
+def test_memory_that_does_not_fit_is_refused(field, arena_of, own):
+    """The message names the buffer, what it takes, and what was given."""
+    with pytest.raises(ContractViolation, match=r"memory.lens: expected contiguous torch.int32 of \(4,\).*, got torch"):
+        arena_of(field("lens", dtype=torch.int32, pad=1), memory={"lens": own})
+
+
+def test_memory_for_no_buffer_is_refused(field, arena_of):
+    """A name that no buffer has is a mistake, told with those there are."""
+    with pytest.raises(ContractViolation, match=r"memory.len: expected one of lens"):
+        arena_of(field("lens", dtype=torch.int32, pad=1), memory={"len": torch.zeros(4, dtype=torch.int32)})

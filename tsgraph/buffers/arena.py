@@ -10,7 +10,7 @@ import torch
 
 from tsgraph.buffers.contract import Field
 from tsgraph.buffers.sources import count_rows
-from tsgraph.errors import BadBatch
+from tsgraph.errors import BadBatch, ContractViolation
 from tsgraph.protocols.backend import Backend
 
 Views = dict[str, torch.Tensor | dict[str, torch.Tensor]]
@@ -20,19 +20,38 @@ class Arena:
     """The static tensors of `fields`, each for `rows` requests and full of its pad: never uninitialised (fault B3).
 
     They are ordinary tensors even where the arena is made in inference mode, so that every mode may write them (R3).
+    `memory`: tensors of the engine's own that are to be the static ones, by label, each at least so large.
+
+    Raises: ContractViolation where one of these does not fit its field, or has no field.
     """
 
-    def __init__(self, fields: Iterable[Field], rows: int, backend: Backend) -> None:
+    def __init__(
+        self, fields: Iterable[Field], rows: int, backend: Backend, memory: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         self.fields = tuple(fields)
         self.rows = rows
         self.backend = backend
+        given = dict(memory or {})
         with torch.inference_mode(mode=False):
-            self._whole = {field.label: self._allocate(field) for field in self.fields}
+            self._whole = {field.label: self._place(field, given.pop(field.label, None)) for field in self.fields}
+        if given:
+            raise ContractViolation("memory", min(given), f"one of {', '.join(self._whole)}", "a buffer that is none")
         self._views: dict[int, Views] = {}
         self._counted = sorted(self.fields, key=lambda field: field.per)  # rows of requests say most: they come first
 
-    def _allocate(self, field: Field) -> torch.Tensor:
-        return self.backend.allocate((self.rows * field.rows_per_request, *field.shape), field.dtype, field.pad)
+    def _place(self, field: Field, given: torch.Tensor | None) -> torch.Tensor:
+        shape = (self.rows * field.rows_per_request, *field.shape)
+        if given is None:
+            return self.backend.allocate(shape, field.dtype, field.pad)
+        self._check_memory(field, given, shape)
+        return given[: shape[0]]
+
+    def _check_memory(self, field: Field, given: torch.Tensor, shape: tuple[int, ...]) -> None:
+        enough = given.shape[1:] == shape[1:] and given.shape[:1] >= shape[:1] and given.is_contiguous()
+        if given.dtype is not field.dtype or not enough or not self.backend.holds(given):
+            expected = f"contiguous {field.dtype} of {shape}, or more rows, on {self.backend.device}"
+            got = f"{given.dtype} of {tuple(given.shape)} on {given.device}"
+            raise ContractViolation("memory", field.label, expected, got)
 
     def head(self, field: Field, rows: int) -> torch.Tensor:
         """A new view of the first `rows` requests of `field`. Raises BadBatch where the arena has fewer."""
