@@ -18,7 +18,7 @@ author = "the tsgraph authors"
 project_copyright = "2026, the tsgraph authors"
 version = release = tsgraph.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "lifecycle", "spec_tables"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "fault_table", "lifecycle", "spec_tables"]
 exclude_patterns = ["_build"]
 default_role = "code"  # docstrings write `name` for code
 html_theme = "furo"

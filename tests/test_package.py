@@ -42,10 +42,12 @@ for package in {PURE!r}:
 print(sorted(set(sys.modules) & {{"torch"}}))
 """
 IMPORT_ALL = """
-import importlib, pkgutil, sys, tsgraph
-for found in pkgutil.walk_packages(tsgraph.__path__, "tsgraph."):
-    if not found.name.startswith("tsgraph.testing") and found.name != "tsgraph.__main__":
-        importlib.import_module(found.name)
+import importlib, pathlib, sys, tsgraph
+root = pathlib.Path(tsgraph.__file__).parent
+for file in root.rglob("*.py"):
+    name = ".".join(("tsgraph", *file.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+    if not name.startswith("tsgraph.testing") and not name.endswith("__main__"):
+        importlib.import_module(name)
 print(sorted(set(sys.modules) & {"hypothesis"}))
 """
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tsgraph.keys import Decision as Decision
     from tsgraph.keys import Geometry as Geometry
     from tsgraph.keys import Mode as Mode
+    from tsgraph.keys import RankCounts as RankCounts
     from tsgraph.keys import Reason as Reason
     from tsgraph.keys import SlotKey as SlotKey
     from tsgraph.keys import Step as Step
@@ -54,7 +55,7 @@ _PUBLIC = {
     "tsgraph.buffers.contract": ("Fixed", "Rows", "State"),
     "tsgraph.capture.mode": ("is_capturing",),
     "tsgraph.groups": ("CacheGroup",),
-    "tsgraph.keys": ("Batch", "Decision", "Geometry", "Mode", "Reason", "SlotKey", "Step"),
+    "tsgraph.keys": ("Batch", "Decision", "Geometry", "Mode", "RankCounts", "Reason", "SlotKey", "Step"),
     "tsgraph.errors": (
         "BadBatch", "BadGeometry", "CallerError", "CaptureFailed", "CaptureUnsupported", "CollaboratorError",
         "ContractViolation", "DeviceError", "IllegalTransition", "InternalError", "LeaseExpired", "NotEmulated",

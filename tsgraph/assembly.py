@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import torch
@@ -15,9 +15,12 @@ from tsgraph.buffers.audit import WriteAudit
 from tsgraph.buffers.contract import Field, State, check_honoured, resolve_fields
 from tsgraph.buffers.owners import Owners
 from tsgraph.buffers.state import StateGuard
+from tsgraph.capture.drafting import Drafting
 from tsgraph.capture.pipeline import Engine, check_steps
 from tsgraph.capture.plan import plan_capture, with_default
 from tsgraph.capture.session import Capturer
+from tsgraph.capture.setup import SetupWork, check_capabilities
+from tsgraph.dispatch.peers import Peers
 from tsgraph.dispatch.sizes import capture_sizes
 from tsgraph.errors import ContractViolation
 from tsgraph.events import Observer, Observers
@@ -62,6 +65,21 @@ class Collaborators:
         for name, part in self.present().items():
             _check_members(PROTOCOLS[name], part)
 
+    def check_ranks(self) -> None:
+        """Refuse ranks that cannot be counted: wrong numbers would misread every step's counts."""
+        if self.ranks is None:
+            return
+        count, index = self.ranks.count, self.ranks.index
+        if type(count) is not int or count < 1:
+            raise ContractViolation("Ranks", "count", "an integer, at least 1", repr(count))
+        if type(index) is not int or index not in range(count):
+            raise ContractViolation("Ranks", "index", f"an integer from 0 to {count - 1}", repr(index))
+
+    def metadata(self) -> dict[str, protocols.Attention]:
+        """Those that have metadata, by name: the target's first, then the draft's."""
+        parts = {"Attention": self.attention, "Drafter": self.drafter}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def check_pads(self, fields: Sequence[Field]) -> None:
         """Refuse a part that reads a buffer and does not honour its pad."""
         for name, part in self.present().items():
@@ -91,6 +109,8 @@ class Declaration:
     def law(self) -> Spec:
         """The spec without what absent collaborators make void, every step of it one that the pipeline can do."""
         self.collaborators.check_members()
+        self.collaborators.check_ranks()
+        check_capabilities(self.geometry, self.collaborators.metadata())
         present = frozenset(self.collaborators.present()) | frozenset(self.geometry.conventions)
         law = self.spec.restricted_to(present)
         check_steps(law)
@@ -120,7 +140,9 @@ class Declaration:
     def engine(self, law: Spec, arena: Arena) -> Engine:
         """What pipelines and programs work with."""
         owners = Owners(arena, self.state, self.modules, self.fixed)
-        parts = {name: part for name, part in self.collaborators.present().items() if name != "recurrent"}
+        parts = {
+            name: part for name, part in self.collaborators.present().items() if name not in ("recurrent", "drafter")
+        }
         return Engine(
             step=self.step,
             backend=arena.backend,
@@ -129,18 +151,45 @@ class Declaration:
             marks=_marks(law.outputs, self.outputs),
             audit=(lambda: WriteAudit(owners)) if law.policy.undeclared_writes == "refuse" else None,
             addresses=lambda: self._addresses(arena),
+            peers=self.peers(),
+            drafting=self._drafting(arena),
             **parts,
         )
+
+    def _drafting(self, arena: Arena) -> Drafting | None:
+        drafter = self.collaborators.drafter
+        return None if drafter is None else Drafting.of(drafter, self.geometry, arena.fields)
+
+    def set_up(self, law: Spec, arena: Arena, lifecycle: Lifecycle) -> None:
+        """Take the spec's `[setup]` steps."""
+        work = SetupWork(
+            declared=law.setup,
+            geometry=self.geometry,
+            arena=arena,
+            attention=self.collaborators.attention,
+            drafter=self.collaborators.drafter,
+        )
+        lifecycle.set_up(work.perform)
 
     def _addresses(self, arena: Arena) -> dict[str, int]:
         buffers = {f"buffer {name}": address for name, address in arena.addresses().items()}
         return buffers | {name: tensor.data_ptr() for name, tensor in self.named_tensors()}
 
+    def peers(self) -> Peers:
+        """The ranks that serve together; one, where there is no collaborator for them."""
+        ranks, tokens = self.collaborators.ranks, self.geometry.tokens_per_request
+        count, index = (1, 0) if ranks is None else (ranks.count, ranks.index)
+        return Peers(count=count, index=index, tokens_per_request=tokens)
+
     def batch(self, rows: int, variant: str, arena: Arena) -> Batch:
-        """A decode batch of `rows` rows. Full hidden states exactly when there is a drafter (rule R17)."""
+        """A decode batch of `rows` rows. Full hidden states exactly when there is a drafter (rule R17).
+
+        Where there are several ranks, it has as many rows on each of them (R14, R15).
+        """
         views = arena.views(rows) if rows <= arena.rows else {}
         tokens, full_hidden = rows * self.geometry.tokens_per_request, self.collaborators.drafter is not None
-        return Batch(rows, tokens, Mode.DECODE, variant, views, self.fixed, full_hidden=full_hidden)
+        counts = self.peers().uniform(rows)
+        return Batch(rows, tokens, Mode.DECODE, variant, views, self.fixed, counts=counts, full_hidden=full_hidden)
 
     def variants(self) -> tuple[str, ...]:
         """The sampler's variants, the default first."""
@@ -161,6 +210,7 @@ class Parts:
     observers: Observers
     sizes: tuple[int, ...]
     variants: tuple[str, ...]
+    peers: Peers
 
     def padded_batch(self, rows: int, variant: str) -> Batch:
         """The batch of `rows` rows over the static buffers: a slot's own where one has that size."""
@@ -187,10 +237,13 @@ class Parts:
 def assemble(declared: Declaration) -> Parts:
     """All parts of a runtime. Raises what the constructor of `GraphRuntime` promises; allocates the static buffers."""
     law, observers = declared.law(), Observers(list(declared.observers))
-    sizes, variants = capture_sizes(law.sizes, declared.geometry.rows, declared.sizes), declared.variants()
+    sizes = capture_sizes(law.sizes, declared.geometry.rows, declared.sizes)
     arena = declared.arena(law, sizes[-1], declared.place())
     engine, lifecycle = declared.engine(law, arena), Lifecycle(law)
-    plan = plan_capture(sizes, variants, largest_first=law.sizes.order == "largest_first")
+    declared.set_up(law, arena, lifecycle)
+    variants = declared.variants()
+    largest_first, by_variant = law.sizes.order == "largest_first", law.sizes.outer == "variant"
+    plan = plan_capture(sizes, variants, largest_first=largest_first, by_variant=by_variant)
     lives = {key: lifecycle.begin(str(key), key.variant) for key in plan}
     slots = {key: Slot(key, life, declared.batch(key.size, key.variant, arena)) for key, life in lives.items()}
     return Parts(
@@ -203,6 +256,7 @@ def assemble(declared: Declaration) -> Parts:
         observers=observers,
         sizes=sizes,
         variants=variants,
+        peers=engine.peers,
     )
 
 
@@ -220,4 +274,5 @@ def _check_members(protocol: type, part: Any) -> None:
 
 
 def _members(protocol: type) -> set[str]:
-    return {member for member in vars(protocol) if not member.startswith("_")}
+    declaring = (each for each in protocol.__mro__ if getattr(each, "_is_protocol", False) and each is not Protocol)
+    return {member for each in declaring for member in vars(each) if not member.startswith("_")}

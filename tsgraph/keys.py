@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -39,6 +39,9 @@ class Reason(enum.Enum):
     SLOT_FAILED = "the slot failed to capture"
     SLOT_RELEASED = "the slot was released"
     ASKED = "the caller asked for an eager step"
+    OTHER_RANKS_UNKNOWN = "how many tokens the other ranks have is not known"
+    OTHER_RANKS_BUSY = "a rank neither decodes nor idles"
+    ALL_IDLE = "no rank has a row"
 
 
 class SlotKey(NamedTuple):
@@ -87,6 +90,23 @@ class Geometry:
         return table_widths(self.groups, self.context, largest=self.rows, **words)
 
 
+def _per_rank(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(numbers)
+
+
+@attrs.frozen
+class RankCounts:
+    """What every rank brings to one step, in the order of the ranks; the same on every rank.
+
+    `tokens`: tokens of each. `rows`: requests of each; where all decode or idle they follow from the tokens.
+    `all_decode_or_idle`: whether no rank extends or mixes; only then can a step use a slot (R26).
+    """
+
+    tokens: tuple[int, ...] = attrs.field(converter=_per_rank)
+    rows: tuple[int, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_per_rank))
+    all_decode_or_idle: bool = False
+
+
 @attrs.define(slots=True)
 class Batch:
     """What a step gets behind the full door: the buffers at this step's size, by attribute, and the words beside them.
@@ -94,6 +114,9 @@ class Batch:
     Inside a slot, `rows` is the slot's size: a recording is made once, so it cannot know the live rows. In an eager
     step `rows` is the live rows. Buffers are read as attributes (`batch.input_ids`) or items; grouped buffers are
     mappings from group to tensor.
+
+    `counts`: what all ranks bring, where there are several (else None, unless the caller gave it). A recording has as
+    many rows on every rank, all decoding (R14, R15); a refresh before a replay and an eager step have the real ones.
     """
 
     rows: int
@@ -102,7 +125,7 @@ class Batch:
     variant: str
     buffers: Mapping[str, torch.Tensor | Mapping[str, torch.Tensor]]
     fixed: Mapping[str, torch.Tensor] = attrs.field(factory=dict)
-    counts: Sequence[int] | None = None
+    counts: RankCounts | None = None
     full_hidden: bool = False
     mask: torch.Tensor | None = None
 

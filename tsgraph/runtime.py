@@ -12,13 +12,14 @@ from tsgraph import events
 from tsgraph.assembly import Collaborators, Declaration, assemble
 from tsgraph.buffers.contract import Fixed, Rows, State, as_buffers
 from tsgraph.buffers.staging import Staging, eager_inputs
-from tsgraph.dispatch.decision import Dispatch, widest_rows
+from tsgraph.dispatch.decision import Dispatch
 from tsgraph.errors import BadBatch
 from tsgraph.events import Observer
 from tsgraph.introspect import describe_slot, slot_table
-from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, Reason, Step
-from tsgraph.lifecycle import Cause, Effect
+from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, RankCounts, Reason, Step
+from tsgraph.lifecycle import Cause
 from tsgraph.observe.logs import write_log
+from tsgraph.replay.eager import EagerPath
 from tsgraph.replay.program import Program, compile_program
 from tsgraph.replay.routes import Routes
 from tsgraph.slots.outputs import Marks
@@ -86,12 +87,15 @@ class GraphRuntime:
         )
         self._parts = assemble(declared)
         self._recurrent = declared.collaborators.recurrent
+        self._eager_path = EagerPath(
+            engine=self._parts.engine, lifecycle=self._parts.lifecycle, recurrent=self._recurrent
+        )
         self.spec = self._parts.spec
         self.geometry = geometry
         self.backend = self._parts.engine.backend
         self.slots = self._parts.slots
         self._enabled = True
-        self._routes = Routes(Dispatch(self._parts.sizes))
+        self._routes = Routes(Dispatch(self._parts.sizes, peers=self._parts.peers))
         self._reasons = dict.fromkeys(Reason, 0)
         self._last_eager: tuple[Reason | None, int] = (None, 0)
         self._publish()
@@ -138,13 +142,13 @@ class GraphRuntime:
         rows: int | None = None,
         mode: Mode = Mode.DECODE,
         variant: str | None = None,
-        counts: Sequence[int] | None = None,
+        counts: RankCounts | None = None,
         **sources: Any,
     ) -> Any:
         """Serve one step; returns its outputs at live size.
 
         `rows`: live rows (None: taken from the sources). `sources`: one tensor per declared buffer, host or device,
-        `rows` (or rows · tokens per request) leading entries. `counts`: tokens of every rank.
+        `rows` (or rows · tokens per request) leading entries. `counts`: what all ranks bring, if several.
 
         Raises: BadBatch, with nothing changed, where a source does not fit; ReplayFailed where the device fails.
         """
@@ -156,7 +160,7 @@ class GraphRuntime:
         rows: int | None = None,
         mode: Mode = Mode.DECODE,
         variant: str | None = None,
-        counts: Sequence[int] | None = None,
+        counts: RankCounts | None = None,
         **sources: Any,
     ) -> Step:
         """As calling the runtime, with the decision and a mark to wait for."""
@@ -164,12 +168,7 @@ class GraphRuntime:
         return Step(outputs, decision, self.backend.ready())
 
     def _serve(
-        self,
-        rows: int | None,
-        mode: Mode,
-        variant: str | None,
-        counts: Sequence[int] | None,
-        sources: dict[str, Any],
+        self, rows: int | None, mode: Mode, variant: str | None, counts: RankCounts | None, sources: dict[str, Any]
     ) -> tuple[Any, Decision]:
         if rows is None or rows.__class__ is not int or rows < 0:
             rows = self._live_rows(rows, sources)
@@ -180,9 +179,10 @@ class GraphRuntime:
             decision, program = table[rows]
             if program is not None:
                 return program.run(rows, sources), decision
-        decision = self.explain(rows, mode=mode, variant=variant, counts=counts)
+        counts = self._parts.peers.checked(counts, rows, mode)
+        decision = self._routes.dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, counts=counts)
         if decision.key is not None:
-            return self._routes.programs[decision.key].run(rows, sources), decision
+            return self._routes.programs[decision.key].run(rows, sources, counts), decision
         return self._eager(decision, mode, variant or DEFAULT_VARIANT, counts, sources), decision
 
     def explain(
@@ -191,11 +191,11 @@ class GraphRuntime:
         *,
         mode: Mode = Mode.DECODE,
         variant: str | None = None,
-        counts: Sequence[int] | None = None,
+        counts: RankCounts | None = None,
     ) -> Decision:
         """Where such a step would go, and why. Pure: nothing is run or counted."""
-        widest = None if counts is None else widest_rows(counts, self.geometry.tokens_per_request)
-        return self._routes.dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, widest=widest)
+        counts = self._parts.peers.checked(counts, rows, mode)
+        return self._routes.dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, counts=counts)
 
     def eager(
         self,
@@ -203,53 +203,34 @@ class GraphRuntime:
         rows: int | None = None,
         mode: Mode = Mode.DECODE,
         variant: str | None = None,
+        counts: RankCounts | None = None,
         padded_to: int | None = None,
         **sources: Any,
     ) -> Any:
         """Run one step eagerly, whatever slots there are; returns its outputs at live size.
 
         `padded_to`: run it through the static buffers, padded to so many rows: what a replay of that size must equal
-        bitwise (at another shape, products round differently).
+        bitwise (at another shape, products round differently). Then `counts` are those of a recording.
         """
         live, variant = self._live_rows(rows, sources), variant or DEFAULT_VARIANT
         if padded_to is None:
-            return self._eager(Decision(live, live, Reason.ASKED), mode, variant, None, sources)
+            counts = self._parts.peers.checked(counts, live, mode)
+            return self._eager(Decision(live, live, Reason.ASKED), mode, variant, counts, sources)
         batch = self._parts.padded_batch(padded_to, variant)
         Staging(self._parts.engine.arena, padded_to).stage(live, sources)
-        returned = self._run_eagerly(batch)
+        returned = self._eager_path.run(batch)
         return self._parts.engine.marks.bind(returned, rows=batch.rows, tokens=batch.tokens).cut(live)
 
     def _eager(
-        self, decision: Decision, mode: Mode, variant: str, counts: Sequence[int] | None, sources: dict[str, Any]
+        self, decision: Decision, mode: Mode, variant: str, counts: RankCounts | None, sources: dict[str, Any]
     ) -> Any:
         parts, rows = self._parts, decision.rows
         exact = rows * self.geometry.tokens_per_request if mode is Mode.DECODE else None
         buffers, tokens = eager_inputs(parts.engine.arena, rows, sources, tokens=exact)
-        batch = attrs.evolve(
-            parts.padded_batch(rows, variant), buffers=buffers, tokens=tokens, mode=mode, counts=counts
-        )
+        batch = attrs.evolve(parts.padded_batch(rows, variant), buffers=buffers, tokens=tokens, mode=mode)
+        batch.counts = counts
         self._count_eager(decision)
-        outputs = self._run_eagerly(batch)
-        if self._recurrent is not None and mode is Mode.DECODE:
-            self._recurrent.update(outputs, rows)
-        return outputs
-
-    def _run_eagerly(self, batch: Batch) -> Any:
-        engine, serving = self._parts.engine, self._parts.lifecycle.serving
-        try:
-            for part in (engine.attention, engine.drafter):
-                if part is not None:
-                    part.begin_eager(batch)
-            outputs = engine.forward(batch)
-        except BaseException:
-            self._feed(serving.abandon)
-            raise
-        self._feed(serving.eager)
-        return outputs
-
-    def _feed(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            self._parts.lifecycle.runtime_scope.apply(effect)
+        return self._eager_path.serve(batch)
 
     def _count_eager(self, decision: Decision) -> None:
         """Count the reason; tell observers where it differs from the last eager step's, or replays came between."""
@@ -319,7 +300,9 @@ class GraphRuntime:
 
     def _fire_all(self, trigger: str, keys: tuple[tuple[str, int], ...], why: str | None) -> None:
         source = self.spec.lifecycle.transition(trigger).source
-        chosen = [self.slots[key] for key in keys] or self.slots.in_state(*source)
+        chosen = [self.slots[key] for key in dict.fromkeys(keys)] or self.slots.in_state(*source)
+        for slot in chosen:
+            slot.life.require(trigger)
         for slot in chosen:
             self.fire(slot.key, trigger, why)
 
@@ -331,7 +314,7 @@ class GraphRuntime:
         parts, law = self._parts, self.spec
         ready = self.slots.in_state(*law.lifecycle.replays_in)
         blocked = {slot.key: parts.reason(slot) for slot in self.slots.values() if slot not in ready}
-        dispatch = Dispatch(parts.sizes, padding=law.sizes.padding, enabled=self._enabled, blocked=blocked)
+        dispatch = Dispatch(parts.sizes, law.sizes.padding, self._enabled, blocked, parts.peers)
         self._routes = self._routes.renewed(dispatch, ready, parts.variants, self._compile)
 
     def _compile(self, slot: Slot) -> Program:

@@ -6,6 +6,7 @@ from the class; a key without a line, or a line without a key, is an error, so t
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
@@ -17,6 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 from tsgraph.spec import model
 from tsgraph.spec.load import load_spec
 from tsgraph.spec.structure import RENAMED
+from tsgraph.testing.rules import rule_rows
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -89,6 +91,31 @@ class Keys(_Table):
             yield f"`{key}`", _type(hints[fields[key].name]), _default(fields[key]), meaning
 
 
+_rows_of = functools.cache(rule_rows)
+"""Each row takes a proof; a page asks twice."""
+
+
+class LawRules(_Table):
+    """The rules of a shipped spec that the contract numbers; with the argument `own` after its name, the others."""
+
+    header = ("rule", "demands", "because otherwise", "declared as", "its removal shows in")
+    optional_arguments = 1
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        own = self.arguments[1:] == ["own"]
+        return (attrs.astuple(row) for row in _rows_of(self.arguments[0]) if (row.number is None) is own)
+
+
+class LawProperties(_Table):
+    """The properties of a shipped spec."""
+
+    header = ("property", "says", "at", "needs")
+
+    def rows(self) -> Iterable[Sequence[str]]:
+        for prop in load_spec(self.arguments[0]).properties:
+            yield prop.id, prop.says, _codes(prop.when), prop.needs or ""
+
+
 def _is_key(cl: type, field: attrs.Attribute[Any]) -> bool:
     return field.name not in (("source",) if cl is model.Spec else APART)
 
@@ -126,6 +153,7 @@ def _codes(words: Iterable[str]) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    for name, directive in {"spec-transitions": Transitions, "spec-rules": Rules, "spec-keys": Keys}.items():
+    of_spec = {"spec-transitions": Transitions, "spec-rules": Rules, "spec-keys": Keys}
+    for name, directive in {**of_spec, "law-rules": LawRules, "law-properties": LawProperties}.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True}

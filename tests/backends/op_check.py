@@ -5,16 +5,19 @@ from __future__ import annotations
 import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tests.fidelity.op_samples import Sample
 from tsgraph.backends.emulated import EmulatedBackend
+from tsgraph.backends.emulated.kernels import KERNELS
 from tsgraph.errors import BadBatch, CaptureUnsupported, ReplayFailed
 
 # Nothing is said of what their outputs hold.
@@ -22,6 +25,9 @@ HOLD_NOTHING = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_e
 
 # The CPU kernel follows its inputs in memory format where the fake kernel, as the GPU's, does not.
 OTHER_STRIDES = {"nn_functional_max_unpool2d", "nn_functional_max_unpool2d_grad"}
+
+# They return something else on CUDA, and so in a recording: `kernels.py` says what.
+OTHER_ON_CUDA = {"native_batch_norm", "_native_batch_norm_legit"}
 
 # Which words of a refusal give which reason. `op_refusals.toml` says what the reasons mean.
 _REASONS = {
@@ -94,7 +100,15 @@ def _record_and_compare(inputs: list[Sample], wanted: list[Any]) -> None:
 def _run_eagerly(sample: Sample) -> Any:
     args, kwargs = copied((sample.args, sample.kwargs))
     torch.default_generator.manual_seed(7)
-    return sample.function(*args, **kwargs), (args, kwargs)
+    with _AsTheDevice() if sample.entry in OTHER_ON_CUDA else nullcontext():
+        return sample.function(*args, **kwargs), (args, kwargs)
+
+
+class _AsTheDevice(TorchDispatchMode):
+    """Runs operators at once, as a recording replays them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return KERNELS.get(func, func)(*args, **(kwargs or {}))
 
 
 def copied(value: Any) -> Any:

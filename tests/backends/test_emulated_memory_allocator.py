@@ -153,3 +153,29 @@ class TestSegments:
         allocator.give(lost)
         assert (512, 512) == (allocator.bytes, allocator.used)
         assert kept.segment.index != allocator.take(2048).segment.index
+
+    def test_growth_is_foreseen(self) -> None:
+        """Whether `take` would need a new segment: of that stream, and of that size."""
+        allocator = Allocator(backed=False)
+        block = allocator.take(MIB, "a")
+        asked = [(100, "a"), (MIB, "a"), (2 * MIB, "a"), (100, "b")]
+        assert [False, False, True, True] == [allocator.must_grow(*each) for each in asked]
+        allocator.take(MIB, "a")
+        assert allocator.must_grow(1, "a")
+        allocator.give(block)
+        assert not allocator.must_grow(1, "a")
+
+    def test_idle_ones_are_found(self) -> None:
+        """Those of which no block is used, before they are given back."""
+        allocator = Allocator(backed=False)
+        block = allocator.take(100)
+        assert not allocator.idle
+        allocator.give(block)
+        assert allocator.idle
+        allocator.shrink()
+        assert not allocator.idle
+
+    def test_need_no_memory_to_be_counted(self) -> None:
+        """Without memory behind them, any size is at hand at once."""
+        allocator = Allocator(backed=False)
+        assert 1 << 50 == allocator.take(1 << 50).size == allocator.bytes

@@ -5,7 +5,6 @@ The list was measured on a GPU: what `torch.cuda.graph` refuses or would silentl
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 
@@ -61,7 +60,6 @@ READS: dict[str, tuple[str, Step]] = {
     "format": ("torch.Tensor.__format__", lambda t: f"{t.d0}"),
     "contains": ("torch.Tensor.__contains__", lambda t: 1.0 in t.x),
     "values of an iteration": ("torch.Tensor.__float__", lambda t: [float(value) for value in t.x[0]]),
-    "deepcopy": ("torch.Tensor.__deepcopy__", lambda t: copy.deepcopy(t.x)),
     "dlpack": ("torch.Tensor.__dlpack__", lambda t: torch.utils.dlpack.from_dlpack(t.x)),
     "is_nonzero": ("torch.is_nonzero", lambda t: torch.is_nonzero(t.d0)),
     "equal": ("aten.equal.default", lambda t: torch.equal(t.x, t.x)),

@@ -177,11 +177,11 @@ class TestWhatIsRecorded:
         assert elsewhere(enters) is None
 
     def test_two_threads_record_at_once(self, backend: EmulatedBackend, x: torch.Tensor) -> None:
-        """Each its own graph on its own stream; both replay what they recorded."""
+        """Each its own graph on its own stream; both replay what they recorded: neither forbids anything."""
         both, made = threading.Barrier(2, timeout=30), {}
 
         def records(factor: int) -> None:
-            with capture(backend) as graph:
+            with capture(backend, mode="thread_local") as graph:
                 both.wait()
                 product = x * factor
                 both.wait()
@@ -198,6 +198,26 @@ class TestWhatIsRecorded:
             graph.replay()
             assert [factor + 1] * 4 == result.tolist()
         assert {2, 3} == set(made)
+
+    def test_a_global_recording_does_not_let_another_thread_end_one(
+        self, backend: EmulatedBackend, x: torch.Tensor
+    ) -> None:
+        """To make a graph of what was recorded is a call that it forbids, and both recordings are lost."""
+
+        def records() -> None:
+            with capture(backend, mode="thread_local"):
+                x.mul_(2)
+
+        def records_beside() -> None:
+            with capture(backend):
+                errors.append(elsewhere(records))
+
+        errors: list[object] = []
+        with pytest.raises(CaptureUnsupported, match="invalid since the end of a recording"):
+            records_beside()
+        (error,) = errors
+        assert isinstance(error, CaptureUnsupported)
+        assert "another thread is recording" in str(error)
 
     def test_two_captures_stay_apart(self, backend: EmulatedBackend, x: torch.Tensor) -> None:
         """A stream of one that waits for an event of the other is an error that invalidates both."""

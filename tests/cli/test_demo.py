@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from tsgraph.cli import main
+from tsgraph.errors import CallerError
 from tsgraph.reference import DecoderConfig, trial
 from tsgraph.reference.proof import Flip
 
@@ -19,10 +20,14 @@ SMALL = ("demo", "--backend", "emulated", "--requests", "2")
 
 @pytest.fixture(autouse=True)
 def small_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines of two rows and two layers, so that two slots are captured instead of six, and fast."""
+    """Engines of two rows and two layers, so that two slots a variant are captured instead of six, and fast."""
     plain: Callable[..., Any] = trial.config_for
-    small = {"rows": 2, "decoder": DecoderConfig(layers=2)}
-    monkeypatch.setattr(trial, "config_for", lambda *args: attrs.evolve(plain(*args), **small))
+
+    def config_for(*args: Any, recurrent: bool = False, **words: Any) -> Any:
+        decoder = DecoderConfig(width=32, head_dim=8, hidden=40, layers=2, recurrent=(1,) if recurrent else ())
+        return attrs.evolve(plain(*args, recurrent=recurrent, **words), rows=2, decoder=decoder)
+
+    monkeypatch.setattr(trial, "config_for", config_for)
 
 
 def test_figures_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path):
@@ -48,6 +53,28 @@ def test_figures_for_people(capsys: pytest.CaptureFixture[str]):
         assert word in printed.out
     assert "\x1b" not in printed.out
     assert "" == printed.err
+
+
+def test_parts_may_be_asked_for(capsys: pytest.CaptureFixture[str]):
+    """A draft model and recurrent layers are proved like everything else, and it says how many tokens are accepted."""
+    assert 0 == main([*SMALL, "--speculative", "--recurrent"])
+    shown = capsys.readouterr().out
+    for word in ("verified: ", "penalties/2", "accepted tokens per step", "of 4"):
+        assert word in shown
+
+
+@pytest.mark.parametrize("flag", ["--speculative", "--recurrent"])
+def test_a_part_may_be_asked_for_alone(monkeypatch: pytest.MonkeyPatch, flag: str):
+    """Each flag asks for its own part, and requests then have penalties, too."""
+    asked: list[Any] = []
+
+    def run_trial(requests: Any, config: Any, **words: Any) -> Any:
+        asked.append((config.drafts > 0, bool(config.decoder.recurrent), any(r.sampling.penalised for r in requests)))
+        raise CallerError("no more is needed", hint="")
+
+    monkeypatch.setattr(trial, "run_trial", run_trial)
+    assert 2 == main(["demo", "--backend", "emulated", flag])
+    assert [("--speculative" == flag, "--recurrent" == flag, True)] == asked
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])

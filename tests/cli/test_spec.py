@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -19,16 +20,48 @@ def broken(tmp_path):
     return str(file)
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_check_says_ok_with_counts(name, capsys):
-    """A sound spec is one line, and exit code 0."""
-    spec = load_spec(name)
+def test_check_says_ok_with_counts(capsys):
+    """What a sound spec has, which of its properties hold, how much was explored, and exit code 0."""
+    name, spec = "decode", load_spec("decode")
     counts = (
         f"{len(spec.lifecycle.states)} states, {len(spec.lifecycle.transitions)} transitions, {len(spec.steps)} steps, "
     )
     counts += f"{len(spec.rules)} rules, {len(spec.properties)} properties, {len(spec.buffers)} buffers"
     assert 0 == main(["spec", "check", name])
-    assert f"{name}: ok ({counts})\n" == capsys.readouterr().out
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert f"{name}: ok ({counts})" == first
+    assert re.fullmatch(r"explored: \d+ combinations of .*, \d+ configurations, \d+\.\d s", last)
+
+
+@pytest.fixture
+def unsound(tmp_path):
+    """A file that lacks a rule which P6 needs."""
+    file = tmp_path / "unsound.toml"
+    file.write_text(
+        'extends = "decode"\nname = "unsound"\nversion = 1\n[[rules]]\nid = "R20a"\nremove = true\n', encoding="utf-8"
+    )
+    return str(file)
+
+
+def test_check_prints_a_shortest_counterexample(unsound, capsys):
+    """What is broken, one line for each thing that happens, what is false and why, and exit code 1."""
+    assert 1 == main(["spec", "check", unsound])
+    first, second, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("unsound: not ok (")
+    assert "P6 is broken with no collaborator: whatever is recorded is recorded in capture mode" == second
+    assert "    1    setup: init_metadata: metadata_made" == lines[0]
+    assert "    2  the slot begins: allocated" == lines[1]
+    assert "  false: just after recorded, mode capture is on (in the runtime's ledger)" in lines
+    assert "    mode capture: never switched" in lines
+
+
+def test_check_tells_the_proof_as_json(unsound, capsys):
+    """Combinations, properties, violations with their traces, and findings, as plain data."""
+    assert 1 == main(["spec", "check", unsound, "--json"])
+    proof = json.loads(capsys.readouterr().out)["proof"]
+    assert (False, ["P6"]) == (proof["ok"], [violation["property"] for violation in proof["violations"]])
+    assert "P6" not in proof["properties"]
+    assert proof["configurations"] == sum(one["configurations"] for one in proof["combinations"])
 
 
 def test_check_prints_each_problem(broken, capsys):
@@ -117,7 +150,7 @@ def test_help_lists_every_command(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     assert 0 == caught.value.code
-    assert "check, draw and list specs" in capsys.readouterr().out
+    assert "check, mutate, draw and list specs" in capsys.readouterr().out
 
 
 def test_python_dash_m_is_the_same_command(broken):

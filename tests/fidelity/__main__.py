@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     recording.add_argument("--samples", type=int, default=10_000, help="of operator calls, at most")
     recording.add_argument("--seconds", type=float, default=float("inf"), help="stop after about so long")
     recording.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one task")
+    recording.add_argument("--workers", type=int, default=1, help="processes that share the GPU")
     recording.set_defaults(run=_record)
     comparing = commands.add_parser("compare", help="run a recording's programs emulated, and compare")
     comparing.add_argument("recording", type=Path)
@@ -59,7 +60,8 @@ def _record(parsed: argparse.Namespace) -> int:
     from tests.fidelity.tasks import all_tasks
 
     tasks = all_tasks(parsed.seed, parsed.count, parsed.samples)
-    recording = record(tasks, "emulated" if parsed.emulated else "cuda", parsed.seconds, parsed.patience)
+    where = "emulated" if parsed.emulated else "cuda"
+    recording = record(tasks, where, parsed.seconds, parsed.patience, parsed.workers)
     recording.save(parsed.out)
     lost = [item for item in recording.items if "lost" in item]
     print(f"{len(recording.items)} of {len(tasks)} tasks, {len(lost)} lost: {recording.made}")

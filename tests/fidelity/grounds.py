@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -38,8 +39,15 @@ class Cuda:
 
     @contextmanager
     def clean(self) -> Iterator[None]:
-        """Seeds set, default stream, nothing queued. Raises what asynchronous work raised: then nothing more runs."""
+        """Seeds set, default stream, nothing queued, no memory kept, and a capture stream that no program has had.
+
+        Torch hands out 32 streams in turn, and keeps what each has freed: a program would find what earlier ones left.
+        Raises what asynchronous work raised: then nothing more runs.
+        """
         torch.cuda.set_stream(torch.cuda.default_stream())
+        torch.cuda.graph.default_capture_stream = None
+        gc.collect()
+        torch.cuda.empty_cache()
         torch.cuda.manual_seed(0)
         torch.manual_seed(0)
         try:
@@ -90,6 +98,9 @@ class Cuda:
                 (square @ square).softmax(-1).sort(0).values.cumsum(1).topk(2)
                 torch.nn.functional.linear(square, square, square[0]).addmm(square, square)
                 torch.bmm(square[None], square[None])
+        positive = torch.eye(4, device="cuda")
+        torch.linalg.cholesky(positive)
+        torch.linalg.solve(positive, positive)
         torch.rand(4, device="cuda")
         torch.cuda.synchronize()
 

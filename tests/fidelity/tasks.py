@@ -53,11 +53,22 @@ def title(task: Task) -> str:
     return f"{kind}, seed {task['program']['seed']}" if "program" in task else f"{kind} {task[kind]}"
 
 
+class NotRun(Exception):
+    """The task failed outside of its program: nothing was observed, and the device is as it was."""
+
+
 def perform(task: Task, ground: Ground) -> list[Observation]:
-    """Run a task on a ground; what was observed."""
+    """Run a task on a ground; what was observed. Raises: NotRun, and what leaves the device unusable."""
     with ground.clean():
-        if "program" in task:
-            return Interpreter(ground.recover).run(Program.from_json(task["program"]))
-        if "example" in task:
-            return documented.observe(task["example"], ground)
-        return samples.observe(task["sample"], ground)
+        try:
+            return _observe(task, ground)
+        except Exception as error:
+            raise NotRun(f"{type(error).__name__}: {error}") from error
+
+
+def _observe(task: Task, ground: Ground) -> list[Observation]:
+    if "program" in task:
+        return Interpreter(ground.recover).run(Program.from_json(task["program"]))
+    if "example" in task:
+        return documented.observe(task["example"], ground)
+    return samples.observe(task["sample"], ground)

@@ -29,12 +29,15 @@ _WORDS = {
 
 
 @pytest.fixture(autouse=True)
-def tidy_device() -> None:
-    """Nothing that earlier tests left is freed in the middle of a capture, which would invalidate it (fault K1)."""
+def tidy_device() -> Iterator[None]:
+    """Nothing that tests left is freed in the middle of a capture, which would invalidate it (fault K1)."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+    gc.disable()  # a collection may come at any allocation
+    yield
+    gc.enable()
 
 
 def name_of(error: RuntimeError) -> str:
@@ -219,6 +222,23 @@ def waits_for_its_stream(device: Any, outcome: Outcome, x: torch.Tensor) -> None
 def asks_its_event(device: Any, outcome: Outcome, x: torch.Tensor) -> None:
     """A query of an event that was recorded in the capture."""
     outcome.attempt(device.current().record_event().query)
+
+
+@program
+def captures_within(device: Any, outcome: Outcome, x: torch.Tensor) -> None:
+    """Another capture of the same thread, on another stream, begins and ends meanwhile."""
+    outcome.attempt(lambda: _capture_beside(device, x))
+
+
+@program
+def captures_elsewhere(device: Any, outcome: Outcome, x: torch.Tensor) -> None:
+    """Another thread captures meanwhile."""
+    outcome.elsewhere(lambda: _capture_beside(device, x))
+
+
+def _capture_beside(device: Any, x: torch.Tensor) -> None:
+    with device.capture("thread_local"):
+        x.mul_(2)
 
 
 def _outside(device: Any) -> dict[str, Callable[[], object]]:

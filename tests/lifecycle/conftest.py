@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.lifecycle.ready import ready
 from tsgraph.lifecycle import Life, Lifecycle
 from tsgraph.spec.load import load_spec
 from tsgraph.spec.model import (
@@ -99,7 +100,7 @@ def taken() -> Callable[[Spec, tuple[str, ...]], Life]:
     def taken(
         spec: Spec | Lifecycle, triggers: tuple[str, ...], name: str = "default/8", variant: str = "default"
     ) -> Life:
-        life = (spec if isinstance(spec, Lifecycle) else Lifecycle(spec)).begin(name, variant)
+        life = (spec if isinstance(spec, Lifecycle) else ready(spec)).begin(name, variant)
         for trigger in triggers:
             life.fire(trigger, lambda step: None)
         return life

@@ -8,19 +8,20 @@ import weakref
 import attrs
 import pytest
 
+from tests.lifecycle.ready import ready
 from tsgraph.errors import InternalError, RuleViolation
 from tsgraph.lifecycle import Cause, Failure, Lifecycle
 from tsgraph.spec.model import After, Rule
 
 ROUTE = ("warm", "bind", "capture", "drain")
 CLEANUP = ["leave_capture_mode", "drain_grammar", "reset_grammar", "release_graph"]
-PERFORMED = 4 * 8 + 6 + 7 + 4  # the steps of the route, warm-ups repeated
+PERFORMED = 4 * 8 + 7 + 7 + 4  # the steps of the route, warm-ups repeated
 
 
 @pytest.fixture
 def lifecycle(decode):
     """The decode spec, in an open session."""
-    lifecycle = Lifecycle(decode)
+    lifecycle = ready(decode)
     lifecycle.open_session(lambda step: None)
     return lifecycle
 
@@ -224,7 +225,7 @@ def _failing(life, raises):
 @pytest.mark.parametrize("second", [None, OSError, KeyboardInterrupt])
 def test_a_failed_slot_keeps_no_tensor_alive(decode, session, second):
     """Once the error is handled, the frames it went through are gone without a collection: memory comes back."""
-    lifecycle = Lifecycle(decode)
+    lifecycle = ready(decode)
     if session:
         lifecycle.open_session(lambda step: None)
     life = lifecycle.begin("default/8", "default")

@@ -8,8 +8,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.lifecycle.ready import ready
 from tsgraph.errors import CallerError
-from tsgraph.lifecycle import Lifecycle
 from tsgraph.spec.load import load_spec
 
 COLLABORATORS = ("comm", "grammar", "ranks", "sampler")
@@ -36,7 +36,7 @@ def test_can_and_explain_tell_what_fire_does(spec, data, snapshot, recorder):
 
     The work succeeds. The steps explained are those performed; a refusal is the one explained, and changes nothing.
     """
-    lifecycle = Lifecycle(spec)
+    lifecycle = ready(spec)
     lives = [lifecycle.begin("a/2", "a"), lifecycle.begin("a/1", "a")]
     if data.draw(st.booleans(), label="session"):
         lifecycle.open_session(recorder())

@@ -5,6 +5,7 @@ import contextlib
 import attrs
 import pytest
 
+from tests.lifecycle.ready import ready
 from tsgraph.errors import CallerError, InternalError, RuleViolation
 from tsgraph.lifecycle import Lifecycle
 from tsgraph.spec.model import AtLeast, CounterIs, ModeIs, Rule
@@ -192,17 +193,18 @@ def test_served_forwards_feed_the_runtime_scope_as_integers(lifecycle):
 
 def test_served_forwards_of_decode(decode):
     """The decode spec tells replays, eager forwards and abandoned ones apart."""
-    lifecycle = Lifecycle(decode)
+    lifecycle = ready(decode)
     for effects in (lifecycle.serving.replay, lifecycle.serving.eager, lifecycle.serving.abandon):
         (effect,) = effects
         lifecycle.runtime_scope.apply(effect)
     counts = {name: lifecycle.runtime_scope.count[number] for name, number in lifecycle.law.layout.events.items()}
-    assert {"replayed", "served_eagerly", "entry_abandoned"} == {name for name, count in counts.items() if count}
+    served = {name for name, count in counts.items() if count} - {"metadata_made", "indices_shared"}
+    assert {"replayed", "served_eagerly", "entry_abandoned"} == served
 
 
 def test_serving_that_no_rule_guards_is_free(decode):
     """Where nothing guards a kind of serving there is nothing to ask: decode's is not guarded."""
-    lifecycle = Lifecycle(decode)
+    lifecycle = ready(decode)
     assert {"replay": (), "eager": (), "abandon": ()} == lifecycle.shared._guarded
     for kind in ("replay", "eager", "abandon"):
         lifecycle.admit(kind)
@@ -250,3 +252,40 @@ def test_an_undeclared_outcome_of_a_session_step_is_a_fault(lifecycle, recorder)
     with pytest.raises(InternalError, match="the spec declares lit"):
         lifecycle.open_session(recorder(outcomes={"light": "dim"}))
     assert not lifecycle.session_open
+
+
+# -- setup -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_setup_tells_the_runtime_what_was_done(decode):
+    """Its steps are performed once, in order, and what they append is in the runtime's ledger."""
+    lifecycle, performed = Lifecycle(decode), []
+    lifecycle.set_up(lambda step: performed.append(step.name))
+    counts = lifecycle.runtime_scope.count
+
+    assert ["init_metadata", "share_indices"] == performed
+    assert [1, 1] == [counts[lifecycle.law.layout.events[event]] for event in ("metadata_made", "indices_shared")]
+
+
+def test_nothing_is_bound_without_a_setup(decode):
+    """R2: metadata that have made no buffers are not bound, and the refusal says what to do."""
+    life = Lifecycle(decode).begin("default/1", "default")
+
+    assert "R2" == life.explain("warm").refusal.rule
+    assert "let metadata make their state" in life.explain("warm").refusal.fix
+
+
+def test_a_setup_in_the_wrong_order_is_refused(decode):
+    """R3: indices are compared once they are made."""
+    turned = attrs.evolve(decode, setup=attrs.evolve(decode.setup, steps=("share_indices", "init_metadata")))
+    with pytest.raises(RuleViolation, match="building a runtime is refused: at share_indices, rule R3a") as caught:
+        Lifecycle(turned).set_up(lambda step: None)
+    assert "R3a" == caught.value.rule
+
+
+def test_a_draft_is_not_bound_before_it_is_settled_whose_indices_it_reads(decode):
+    """R3: a setup that leaves the question open lets no slot be warmed."""
+    lifecycle = Lifecycle(attrs.evolve(decode, setup=attrs.evolve(decode.setup, steps=("init_metadata",))))
+    lifecycle.set_up(lambda step: None)
+
+    assert "R3b" == lifecycle.begin("default/1", "default").explain("warm").refusal.rule

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tsgraph.buffers.contract import Fixed, Rows, State
-from tsgraph.errors import BadBatch, CaptureFailed, ContractViolation, SpecError, UnknownSlot
+from tsgraph.errors import BadBatch, CaptureFailed, ContractViolation, IllegalTransition, SpecError, UnknownSlot
 from tsgraph.keys import Geometry
 from tsgraph.runtime import GraphRuntime
 
@@ -201,3 +201,20 @@ def test_what_is_no_tensor_cannot_be_fixed():
     """Fixed takes a tensor."""
     with pytest.raises(ContractViolation, match=r"Fixed\.tensor: expected a torch\.Tensor, got float"):
         Fixed(1.0)
+
+
+@pytest.mark.parametrize("deed", ["invalidate", "release", "reset"])
+def test_a_deed_on_several_slots_is_done_to_all_or_none(engine, backend, deed):
+    """Where one of the keys may not, or is nobody's, no slot changes; a key that is named twice counts once."""
+    runtime = engine.runtime(backend, sizes=(1, 2))
+    runtime.capture(("default", 1))
+    if deed == "reset":
+        runtime.invalidate("stale", ("default", 1))
+    act = {"invalidate": lambda *keys: runtime.invalidate("why", *keys), "release": runtime.release}
+    act = act.get(deed, runtime.reset)
+    before = [slot.state for slot in runtime.slots.values()]
+    with pytest.raises(IllegalTransition, match="default/2"):
+        act(("default", 1), ("default", 2))
+    assert before == [slot.state for slot in runtime.slots.values()]
+    act(("default", 1), ("default", 1))
+    assert before != [slot.state for slot in runtime.slots.values()]

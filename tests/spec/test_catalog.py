@@ -57,14 +57,14 @@ def test_a_path_is_looked_for_beside(tmp_path):
 
 
 def test_specs_need_no_torch():
-    """Specs and their command line load neither torch nor `transitions`, `structlog` and `hypothesis`."""
+    """Specs and their command line load neither torch nor `structlog` and `hypothesis`."""
     code = """
 import sys
 import tsgraph.spec, tsgraph.spec.table, tsgraph.cli.spec
 from tsgraph.cli import main
 main(["spec", "check", "decode"])
 main(["spec", "table", "decode"])
-print([name for name in ("torch", "transitions", "structlog", "hypothesis") if name in sys.modules])
+print([name for name in ("torch", "structlog", "hypothesis") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.splitlines()[-1]

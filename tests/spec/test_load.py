@@ -85,9 +85,11 @@ def test_the_shapes_that_differ_from_the_model():
     assert (Pad(value=1), Pad(sink="sentinel")) == (spec.buffers["seq_lens"].pad, spec.buffers["state_write_pool"].pad)
     assert "seq_lens" == spec.buffers["seq_lens"].name
     clauses = next(prop for prop in spec.properties if prop.id == "P1").holds
-    assert [(After("metadata_bound", "forward"), None), (After("metadata_bound", "sampler_prepared"), "sampler")] == [
-        (clause.condition, clause.needs) for clause in clauses
-    ]
+    assert [
+        (After("lengths_filled", "forward"), None),
+        (After("metadata_bound", "forward"), None),
+        (After("metadata_bound", "sampler_prepared"), "sampler"),
+    ] == [(clause.condition, clause.needs) for clause in clauses]
 
 
 def test_the_default_sizes_are_r1s():

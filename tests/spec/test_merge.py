@@ -63,6 +63,7 @@ def test_entries_merge_by_identity(extending):
     [[transitions]]
     on = "bind"
     steps = ["reset_sampler", "synchronize", "meet_ranks", "bind_metadata", "prepare_sampler", "bind_metadata"]
+    free = []
     [[rules]]
     id = "R7"
     fix = "mine"
@@ -77,7 +78,7 @@ def test_entries_merge_by_identity(extending):
     """
     mine, decode = extending(text), load_spec("decode")
     assert [rule.id for rule in decode.rules] + ["M1"] == [rule.id for rule in mine.rules]
-    assert ("mine", decode.rules[0].because) == (mine.rules[0].fix, mine.rules[0].because)
+    assert ("mine", decode.rules[3].because) == (mine.rules[3].fix, mine.rules[3].because)
     bind = mine.lifecycle.transition("bind")
     assert (6, ("warmed",)) == (len(bind.steps), bind.source)
     assert [t.on for t in decode.lifecycle.transitions] == [t.on for t in mine.lifecycle.transitions]
@@ -86,7 +87,7 @@ def test_entries_merge_by_identity(extending):
 def test_a_rule_of_another_kind_forgets_its_condition(extending):
     """The words of the old kind would be unknown keys of the new one."""
     mine = extending('[[rules]]\nid = "R7"\nneeds = "grammar"\nkind = "counter"\ncounter = "grammar"\nequals = 1\n')
-    assert CounterIs("grammar", 1) == mine.rules[0].condition
+    assert CounterIs("grammar", 1) == mine.rules[3].condition
 
 
 def test_a_pad_may_become_a_sink_and_back(extending):
@@ -117,6 +118,9 @@ def test_entries_are_removed(extending):
     id = "P5"
     when = ["captured", "replayable", "failed"]
     [[properties]]
+    id = "P11"
+    when = ["replayable", "failed"]
+    [[properties]]
     id = "P17"
     when = ["failed", "released"]
     [buffers]
@@ -144,7 +148,7 @@ def test_entries_are_removed(extending):
             "rules[R43]: an entry that is removed says nothing else, but has fix",
         ),
         ('[[rules]]\nid = "R7"\nremove = false\n', "rules[R7].remove: unknown key"),
-        ('[[rules]]\nfix = "x"\n', "rules[22].id: missing"),
+        ('[[rules]]\nfix = "x"\n', "rules[31].id: missing"),
     ],
 )
 def test_what_cannot_be_merged_is_a_problem(extending, text, expected):
@@ -161,7 +165,8 @@ def test_an_entry_that_stands_twice_is_told(extending):
 def test_a_removed_step_leaves_dangling_names(extending):
     """Removing is checked like anything else."""
     problems = told(extending, "[steps]\narm_comm = { remove = true }\n")
-    assert ("transitions[capture].steps: unknown step 'arm_comm'",) == problems
+    assert "transitions[capture].steps: unknown step 'arm_comm'" in problems
+    assert "rules[C3].event: no step appends 'comm_armed'" in problems
 
 
 def test_extends_takes_a_path_beside_the_file(tmp_path, extending):

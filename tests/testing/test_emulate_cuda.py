@@ -129,6 +129,20 @@ def test_no_function_of_torch_is_reached():
     assert {"torch.cuda.make_graphed_callables", "torch.cuda.graphs.make_graphed_callables"} == left
 
 
+def test_a_class_with_cpp_behind_it_is_refused():
+    """As those of a CUDA build are, which does not mean that there is a device."""
+
+    class MemPool(torch._C.FunctionSchema):
+        pass
+
+    MemPool.__module__ = "torch.cuda.memory"
+    refused = surface.stand_in(torch.cuda.memory, "MemPool", MemPool)
+
+    with pytest.raises(NotEmulated, match="graph pools are emulated"):
+        refused()
+    assert isinstance(refused, type)
+
+
 def test_a_function_that_a_later_torch_adds_is_refused(monkeypatch):
     """A name that nobody has thought of does not reach the CUDA that is not there."""
 

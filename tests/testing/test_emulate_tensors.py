@@ -276,8 +276,9 @@ def test_fake_and_meta_tensors_are_left_alone():
     """They live nowhere: torch knows CUDA there without having it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode():
-        fake = torch.empty(2, device="cuda") + 1
+    with FakeTensorMode() as mode:
+        fake = torch.empty(2, device="cuda") + torch.tensor([1.0], device="cuda")
+    assert mode.avoid_device_init  # also on a CUDA build, which finds no device
     meta = torch.ones(2, device="meta") + 1
 
     assert ("cuda", "meta") == (fake.device.type, meta.device.type)
@@ -320,7 +321,6 @@ IN_CAPTURE = {
     "repr": repr,
     "synchronize": lambda x: torch.cuda.synchronize(),
     "stream": lambda x: torch.cuda.current_stream().synchronize(),
-    "empty_cache": lambda x: torch.cuda.empty_cache(),
     "manual_seed": lambda x: torch.cuda.manual_seed(1),
     "another capture": lambda x: torch.cuda.CUDAGraph().capture_begin(),
 }

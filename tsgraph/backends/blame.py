@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import traceback
+import types
 from pathlib import Path
 
 import torch
@@ -18,20 +19,28 @@ _MACHINERY = (
     str(_HOME / "testing" / "cuda"),
     contextlib.__file__,
     copy.__file__,
-    "<",  # generated code, such as that of attrs
+    "<attrs generated",
+    "<frozen ",
+    "<eval_with_key>",  # torch.fx
 )
 
 
 def user_line() -> str:
     """`file:line` of the step at work, from the stack as it is now."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
+    while frame is not None and not _is_users(frame.f_code):
         frame = frame.f_back
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def failing_line(error: BaseException) -> str:
     """`file:line` of the step that raised `error`, from its traceback."""
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames]
-    return next((line for line in reversed(lines) if not line.startswith(_MACHINERY)), "an unknown line")
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    lines = [f"{code.co_filename}:{line}" for code, line in frames if _is_users(code)]
+    return lines[-1] if lines else "an unknown line"
+
+
+def _is_users(code: types.CodeType) -> bool:
+    """What was given to `exec`, `python -c` or a prompt is. Methods in a string are generated, as by dataclasses."""
+    generated = code.co_filename == "<string>" and code.co_name.startswith("__")
+    return not generated and not code.co_filename.startswith(_MACHINERY)

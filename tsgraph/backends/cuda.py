@@ -114,13 +114,20 @@ class CudaBackend:
         self._stream = torch.cuda.Stream(self.device)
         self._pools: WeakSet[CudaPool] = WeakSet()
 
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        """The capture stream."""
+        return self._stream
+
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, fill: float) -> torch.Tensor:
-        """A static device tensor of `shape`, every element `fill`."""
-        return torch.full(tuple(shape), fill, dtype=dtype, device=self.device)
+        """A static device tensor of `shape`, every element `fill`: never an inference tensor (fault R3)."""
+        with torch.inference_mode(mode=False):
+            return torch.full(tuple(shape), fill, dtype=dtype, device=self.device)
 
     def pin(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A host tensor in pinned memory, zeroed."""
-        return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
+        with torch.inference_mode(mode=False):
+            return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
 
     def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
         """Check that `tensors` live on this device. Raises BadBatch for the first that does not."""

@@ -17,17 +17,18 @@ import torch
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.audit import WriteAudit
 from tsgraph.buffers.state import StateGuard
+from tsgraph.capture.agreement import SETTLE_SECONDS, digest_of_recording
+from tsgraph.capture.drafting import Drafting
 from tsgraph.capture.mode import set_capturing
+from tsgraph.capture.setup import SetupWork
+from tsgraph.dispatch.peers import Peers
 from tsgraph.errors import ContractViolation, InternalError, SpecError
 from tsgraph.keys import Batch
 from tsgraph.protocols.backend import Backend, Pool
-from tsgraph.protocols.collaborators import Attention, Communication, Drafter, Grammar, Ranks, Sampler
+from tsgraph.protocols.collaborators import Attention, Communication, Grammar, Ranks, Sampler
 from tsgraph.slots.outputs import OutputMarks
 from tsgraph.slots.slot import Slot
 from tsgraph.spec.model import Spec, Step
-
-SETTLE_SECONDS = 300.0
-"""How long the ranks may take to settle a captured slot."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -41,10 +42,11 @@ class Engine:
     marks: OutputMarks
     audit: Callable[[], WriteAudit] | None
     addresses: Callable[[], Mapping[str, int]]
+    peers: Peers = attrs.field(factory=Peers)
     attention: Attention | None = None
     sampler: Sampler | None = None
     grammar: Grammar | None = None
-    drafter: Drafter | None = None
+    drafting: Drafting | None = None
     comm: Communication | None = None
     ranks: Ranks | None = None
     pool: Pool | None = None
@@ -121,7 +123,7 @@ class Pipeline(SessionWork):
 
     def bind_metadata(self) -> None:
         """Make the target's metadata views of static buffers, then the draft's."""
-        for part in (self.engine.attention, self.engine.drafter):
+        for part in (self.engine.attention, self.engine.drafting):
             if part is not None:
                 part.bind(self.slot.batch)
 
@@ -153,11 +155,18 @@ class Pipeline(SessionWork):
         self.engine.collaborator("comm").arm()
 
     def check_views(self) -> None:
-        """Refuse a batch that holds copies instead of views (R19)."""
+        """Refuse a batch that holds copies instead of views (R19), or counts other than the dummies (R14, R15)."""
         views = self.engine.arena.views(self.slot.key.size)
         for name, held in self.slot.batch.buffers.items():
             if held is not views[name]:
                 raise ContractViolation("Batch", name, "the view of its static buffer", "another tensor (R19)")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        uniform, held = self.engine.peers.uniform(self.slot.key.size), self.slot.batch.counts
+        if held != uniform:
+            hint = "what one rank brings now would be frozen into the graph; leave the batch's counts alone"
+            raise ContractViolation("Batch", "counts", repr(uniform), f"{held!r} (R14, R15)", hint=hint)
 
     def enter_capture_mode(self) -> None:
         """Tell layers that a recording is being made (R20)."""
@@ -207,7 +216,7 @@ class Pipeline(SessionWork):
     def settle_ranks(self) -> str:
         """Vote on the recording, well or badly ended, and take the verdict (R6)."""
         ok = self.slot.graph is not None
-        digest = hash((self.slot.key, self.slot.batch.tokens)) & 0x7FFFFFFF
+        digest = digest_of_recording(self.slot.key, self.slot.batch)
         verdict = self.engine.collaborator("ranks").settle(f"capture {self.slot.key}", ok, digest, SETTLE_SECONDS)
         return f"ranks_{verdict}"
 
@@ -222,8 +231,9 @@ def check_steps(spec: Spec) -> None:
     Serving steps do no work: they only feed the runtime scope.
     """
     serving = {*spec.serving.replay, *spec.serving.eager, *spec.serving.abandon}
-    session = {*spec.session.enter, *spec.session.leave}
-    workers = {name: SessionWork if name in session else Pipeline for name in spec.steps if name not in serving}
+    work: dict[str, type] = dict.fromkeys((*spec.session.enter, *spec.session.leave), SessionWork)
+    work |= dict.fromkeys(spec.setup.steps, SetupWork)
+    workers = {name: work.get(name, Pipeline) for name in spec.steps if name not in serving}
     unknown = sorted(name for name, worker in workers.items() if not hasattr(worker, name))
     if unknown:
         raise SpecError(spec.source, tuple(f"steps.{name}: no work has this name" for name in unknown))

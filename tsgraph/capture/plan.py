@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from tsgraph.keys import DEFAULT_VARIANT, SlotKey
 
 
-def plan_capture(sizes: Sequence[int], variants: Sequence[str], *, largest_first: bool) -> tuple[SlotKey, ...]:
-    """Every (variant, size), the default variant first within a size.
+def plan_capture(
+    sizes: Sequence[int], variants: Sequence[str], *, largest_first: bool, by_variant: bool = False
+) -> tuple[SlotKey, ...]:
+    """Every (variant, size), the default variant first: within each size, or (`by_variant`) with all its sizes.
 
     Largest first lets every later graph live in memory that the first one has left in the pool: the pool is then as
     large as its largest graph, where ascending order makes it the sum of them all (fault M1).
     """
     ordered = sorted(sizes, reverse=largest_first)
+    if by_variant:
+        return tuple(SlotKey(variant, size) for variant in with_default(variants) for size in ordered)
     return tuple(SlotKey(variant, size) for size in ordered for variant in with_default(variants))
 
 

@@ -10,6 +10,7 @@ import attrs
 import torch
 
 from tsgraph import events
+from tsgraph.capture.agreement import settle_plan
 from tsgraph.capture.pipeline import Engine, Pipeline, SessionWork
 from tsgraph.capture.progress import track_capture
 from tsgraph.errors import CallerError, CaptureFailed
@@ -42,8 +43,10 @@ class Capturer:
     def capture(self, slots: Sequence[Slot]) -> CaptureSummary:
         """Take every slot to where it can be replayed.
 
-        Raises: CaptureFailed for the first slot that fails, where the spec's policy says "raise".
+        Raises: CaptureFailed for the first slot that fails, where the spec's policy says "raise"; RankDisagreement,
+        with nothing changed, where the ranks plan different captures.
         """
+        settle_plan(self.engine.ranks, [slot.key for slot in slots])
         began = time.perf_counter()
         self.observers.emit(events.CAPTURE_STARTED, spec=self.spec.name, slots=[str(slot.key) for slot in slots])
         with self.lifecycle.session(SessionWork().perform):

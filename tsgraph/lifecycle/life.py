@@ -120,6 +120,10 @@ class Life:
         refusal = attrs.evolve(refusal, legal=legal) if refusal else None
         return Explanation(trigger, self._state, refusal is None, refusal, tuple(trace))
 
+    def require(self, trigger: str) -> None:
+        """Raises what `fire(trigger)` would before any effect: IllegalTransition or RuleViolation. Changes nothing."""
+        self._require(self.explain(trigger).refusal, trigger)
+
     def _simulate(self, trigger: str, trace: list[str]) -> Refusal | None:
         transition = self._lifecycle.transitions[trigger]
         scopes = self.scopes.copy()
@@ -151,7 +155,7 @@ class Life:
     def _begin(self, trigger: str, perform: Perform | None) -> _Attempt:
         if self._busy:
             raise WrongThread(f"slot {self.name} is in a transition already", hint="fire from outside of `perform`")
-        self._require(self.explain(trigger).refusal, trigger)
+        self.require(trigger)
         transition = self._lifecycle.transitions[trigger]
         steps = ", ".join(transition.steps + transition.cleanup)
         if steps and perform is None:

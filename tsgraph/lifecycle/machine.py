@@ -94,6 +94,13 @@ class Lifecycle:
         """The monitors that the slots of `variant` share."""
         return self.shared.variant(variant)
 
+    def set_up(self, perform: Perform) -> None:
+        """Take the setup's steps, once, before the first slot.
+
+        Raises: RuleViolation where a rule refuses one; whatever `perform` raises.
+        """
+        self.shared.set_up(perform)
+
     def open_session(self, perform: Perform) -> None:
         """Take the session's `enter` steps; after a failure, also the `leave` steps.
 

@@ -86,6 +86,14 @@ class Shared:
         rules = any(self.law.guards.get(step.name) for step in self._steps(kind))
         return rules or any(effect.floors for effect in self._effects(kind))
 
+    # -- setup --
+
+    def set_up(self, perform: Perform) -> None:
+        """Take the setup's steps. Raises: RuleViolation where a rule refuses one; whatever `perform` raises."""
+        for step in self.law.steps(self.law.spec.setup.steps):
+            self._refuse(self.law.step_refusal(step, self._nobody), "building a runtime")
+            self._do(step, perform)
+
     # -- sessions --
 
     def simulate_open(self, scopes: Scopes, trace: list[str]) -> Refusal | None:

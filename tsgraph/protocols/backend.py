@@ -66,10 +66,10 @@ class Backend(Protocol):
         """Where buffers live."""
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, fill: float) -> torch.Tensor:
-        """A static device tensor of `shape`, every element `fill`."""
+        """A static device tensor of `shape`, every element `fill`. An ordinary one in inference mode, too."""
 
     def pin(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A host tensor in pinned memory, zeroed: copies from it may be recorded and do not block."""
+        """A host tensor in pinned memory, zeroed: copies from it may be recorded and do not block. Ordinary, too."""
 
     def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
         """Say that `tensors` (parameters, states) live on the device. Raises BadBatch for one that cannot."""

@@ -9,12 +9,42 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+import attrs
+
+from tsgraph.groups import CacheGroup
 from tsgraph.keys import Batch
 
 if TYPE_CHECKING:
     import torch
 
 Verdict = Literal["agreed", "refused"]
+
+
+@attrs.frozen(kw_only=True)
+class Capabilities:
+    """What metadata consume besides lengths and pool rows, said once, so that nobody has to probe signatures.
+
+    `paged_groups`, `flat_groups`: block tables by cache group, in that convention. `prefill_on_target_lengths`: of a
+    drafter whose first eager init of an extend or mixed step reads the target's lengths; a decode init follows it then.
+    """
+
+    paged_groups: bool = False
+    flat_groups: bool = False
+    prefill_on_target_lengths: bool = False
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class MetadataSetup:
+    """What metadata are made for. `rows`: the largest slot. `lengths` [rows]: the static buffer, which may be aliased.
+
+    `groups`: the cache groups that the part reads. `overlap_depth`: steps that the engine runs ahead.
+    """
+
+    rows: int
+    tokens_per_request: int
+    lengths: torch.Tensor | None
+    groups: tuple[CacheGroup, ...] = ()
+    overlap_depth: int = 0
 
 
 @runtime_checkable
@@ -24,6 +54,17 @@ class Attention(Protocol):
     @property
     def honours(self) -> Mapping[str, Collection[float]]:
         """For each buffer it reads, the pads it honours."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it consumes."""
+
+    @property
+    def kv_indices(self) -> torch.Tensor | None:
+        """The persistent key-value indices that a drafter's metadata may share, if there are such."""
+
+    def init_state(self, setup: MetadataSetup) -> None:
+        """Make the persistent buffers. Once, before any bind (R2)."""
 
     def bind(self, batch: Batch) -> None:
         """Make the current metadata views of persistent buffers for `batch.rows` rows. Same addresses at each call."""
@@ -67,17 +108,15 @@ class Grammar(Protocol):
 
 
 @runtime_checkable
-class Drafter(Protocol):
-    """A draft model's metadata, refreshed after the target's."""
+class Drafter(Attention, Protocol):
+    """A draft model's metadata, refreshed after the target's, of a batch with the cache groups that a drafter reads.
 
-    def bind(self, batch: Batch) -> None:
-        """As `Attention.bind`, for the draft."""
+    An eager step that extends or mixes is begun in that mode; where `prefill_on_target_lengths`, a second time, as a
+    decode step. Any other one is begun as a decode step.
+    """
 
-    def refresh(self, batch: Batch, live: int) -> None:
-        """As `Attention.refresh`, for the draft."""
-
-    def begin_eager(self, batch: Batch) -> None:
-        """As `Attention.begin_eager`, for the draft."""
+    def share_kv_indices(self, indices: torch.Tensor) -> None:
+        """Read these indices, the target's, instead of own ones. Before any bind, and of the same form (R3)."""
 
 
 @runtime_checkable
@@ -101,10 +140,26 @@ class Communication(Protocol):
 
 @runtime_checkable
 class Ranks(Protocol):
-    """The other ranks."""
+    """The processes that capture and serve together, this one among them.
+
+    A rank that failed settles while the others may still meet: their meeting must then fail, too, and the point is
+    settled for them as well, so that their own vote on it, which follows, waits for nobody.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are, this one included."""
+
+    @property
+    def index(self) -> int:
+        """Which of them this is, from 0."""
 
     def meet(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank is here. Raises RankDisagreement where one failed, or did not come in time."""
 
     def settle(self, point: str, ok: bool, digest: int, deadline: float) -> Verdict:
-        """Agree on the outcome at `point`, on success and on failure alike; `deadline` in seconds."""
+        """Agree on the outcome at `point`, on success and on failure alike; `deadline` in seconds.
+
+        "refused" where any rank says no. Raises: RankDisagreement where ranks settle different points or digests, or
+        one did not come in time.
+        """

@@ -51,7 +51,7 @@ class AtLeast:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.event} has happened at least {self.n} times"
+        return f"{self.event} has happened" if self.n == 1 else f"{self.event} has happened at least {self.n} times"
 
 
 @attrs.frozen
@@ -179,6 +179,15 @@ class Lifecycle:
 
 
 @attrs.frozen(kw_only=True)
+class Setup:
+    """Steps taken once, when a runtime is built, and which buffers hold the lengths that metadata may alias."""
+
+    steps: tuple[str, ...] = ()
+    lengths: str | None = None
+    draft_lengths: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class Session:
     """Steps around a run of captures: `enter` before the first slot, `leave` after the last, on every exit."""
 
@@ -278,12 +287,16 @@ class Output:
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """R1: which sizes to capture, and in which order. `cap` bounds them all."""
+    """R1: which sizes to capture, and in which order. `cap` bounds them all.
+
+    `outer`: what is gone through once, whether each size for all variants, or each variant for all sizes.
+    """
 
     default: tuple[int, ...]
     default_without_padding: tuple[int, ...]
     cap: int
     order: Literal["largest_first", "smallest_first"] = "largest_first"
+    outer: Literal["size", "variant"] = "size"
     padding: bool = True
 
 
@@ -327,6 +340,7 @@ class Spec:
     outputs: Mapping[str, Output]
     policy: Policy
     value_rules: tuple[ValueRule, ...] = ()
+    setup: Setup = Setup()
     source: str = "<memory>"
 
     @property
@@ -359,6 +373,7 @@ class _Restriction:
             value_rules=self._kept(whole.value_rules),
             properties=tuple(p for p in properties if p.holds or p.before),
             lifecycle=self._lifecycle(),
+            setup=attrs.evolve(whole.setup, steps=self._steps(whole.setup.steps)),
             session=Session(enter=self._steps(whole.session.enter), leave=self._steps(whole.session.leave)),
             serving=Serving(**{k: self._steps(v) for k, v in attrs.asdict(whole.serving).items()}),
         )

@@ -22,13 +22,14 @@ HARMLESS: dict[str, Any] = {
     "value_rules": [],
     "buffers": {},
     "outputs": {},
+    "setup": {},
     "session": {},
     "serving": {},
     "policy": {},
     "warmup": {"forwards": 1, "per": "slot"},
     "sizes": {"default": [1], "default_without_padding": [1], "cap": 1},
 }
-DECLARING = ("steps", "counters", "modes", "buffers", "session", "serving")
+DECLARING = ("steps", "counters", "modes", "buffers", "setup", "session", "serving")
 ENTRIES = ("rules", "value_rules", "properties", "buffers", "outputs", "steps", "counters", "modes")
 
 

@@ -15,16 +15,21 @@ from tsgraph.spec.model import Buffer, Rule, Spec, Transition
 
 def spec_table(spec: Spec, width: int = 120) -> str:
     """Transitions, rules and buffers of `spec` as plain text, `width` columns wide."""
+    return as_text((_transitions(spec), _rules(spec), _buffers(spec)), width)
+
+
+def as_text(tables: Iterable[Table], width: int) -> str:
+    """Tables as plain text, `width` columns wide."""
     console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False, legacy_windows=False)
     with console.capture() as captured:
-        for table in (_transitions(spec), _rules(spec), _buffers(spec)):
+        for table in tables:
             console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
 
 
 def _transitions(spec: Spec) -> Table:
     rows = (_transition(transition) for transition in spec.lifecycle.transitions)
-    return _table(f"{spec.name}: transitions", ("trigger", "from", "to", "steps", "finally", "because"), rows)
+    return plain_table(f"{spec.name}: transitions", ("trigger", "from", "to", "steps", "finally", "because"), rows)
 
 
 def _transition(transition: Transition) -> tuple[str, ...]:
@@ -36,7 +41,7 @@ def _transition(transition: Transition) -> tuple[str, ...]:
 
 def _rules(spec: Spec) -> Table:
     rows = (_rule(rule) for rule in spec.rules)
-    return _table(f"{spec.name}: rules", ("rule", "guards", "demands that", "because", "needs"), rows)
+    return plain_table(f"{spec.name}: rules", ("rule", "guards", "demands that", "because", "needs"), rows)
 
 
 def _rule(rule: Rule) -> tuple[str, ...]:
@@ -46,7 +51,7 @@ def _rule(rule: Rule) -> tuple[str, ...]:
 
 def _buffers(spec: Spec) -> Table:
     rows = (_buffer(buffer) for buffer in spec.buffers.values())
-    return _table(f"{spec.name}: buffers", ("buffer", "dtype", "per", "pad", "read by", "needs", "why"), rows)
+    return plain_table(f"{spec.name}: buffers", ("buffer", "dtype", "per", "pad", "read by", "needs", "why"), rows)
 
 
 def _buffer(buffer: Buffer) -> tuple[str, ...]:
@@ -56,7 +61,8 @@ def _buffer(buffer: Buffer) -> tuple[str, ...]:
     return buffer.name, buffer.dtype, per, f"{buffer.pad}{columns}", readers, buffer.needs or "", buffer.why
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+def plain_table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    """A table of unstyled text."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, expand=True)
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -10,7 +10,7 @@ import torch
 
 from tsgraph.errors import InternalError
 from tsgraph.keys import Batch
-from tsgraph.protocols.collaborators import Verdict
+from tsgraph.protocols.collaborators import Capabilities, MetadataSetup, Verdict
 
 Calls = list[tuple[Any, ...]]
 
@@ -22,6 +22,17 @@ class FakeAttention:
     calls: Calls = attrs.field(factory=list)
     honours: Mapping[str, Collection[float]] = attrs.field(factory=dict)
     name: str = "attention"
+    capabilities: Capabilities = attrs.field(factory=Capabilities)
+    kv_indices: torch.Tensor | None = None
+    setup: MetadataSetup | None = None
+
+    def init_state(self, setup: MetadataSetup) -> None:
+        self.setup = setup
+        self.calls.append((f"{self.name}.init_state", setup.rows))
+
+    def share_kv_indices(self, indices: torch.Tensor) -> None:
+        self.kv_indices = indices
+        self.calls.append((f"{self.name}.share_kv_indices",))
 
     def bind(self, batch: Batch) -> None:
         self.calls.append((f"{self.name}.bind", batch.rows))
@@ -113,10 +124,12 @@ class FakeCommunication:
 
 @attrs.define(eq=False)
 class FakeRanks:
-    """Ranks that agree unless told otherwise, and note every vote."""
+    """Ranks that agree unless told otherwise, and note every vote. There may be any number of them."""
 
     calls: Calls = attrs.field(factory=list)
     verdict: Verdict = "agreed"
+    count: int = 1
+    index: int = 0
 
     def meet(self) -> None:
         self.calls.append(("ranks.meet",))

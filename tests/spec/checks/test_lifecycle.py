@@ -54,6 +54,14 @@ PLANTED = [
             "transitions[make].free: unknown step of 'make' 'measur'; did you mean 'measure'?",
         ],
     ),
+    (
+        ("transitions.2.free", [["tidy", "measure"]]),
+        ["transitions[fail].free: unknown step of 'fail' 'measure'"],
+    ),
+    (
+        ("steps.measure", {"event": ["measured", "refused"], "needs": "ranks"}, "rules.0.needs", "ranks"),
+        ["transitions[fail].steps: lacks 'measure'; peers would wait for a rank that failed to settle"],
+    ),
     (("transitions.0.repeat", -1), ["transitions[make].repeat: -1 is no number of times"]),
     (("transitions.3.on", "expire", "lifecycle.on_release", "expire"), ["transitions: 'expire' is declared 2 times"]),
     (("lifecycle.on_failure", "fial"), ["lifecycle.on_failure: unknown trigger 'fial'; did you mean 'fail'?"]),

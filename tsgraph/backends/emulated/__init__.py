@@ -11,8 +11,8 @@ poisoned, views are real, host operations run at once. `graph` makes the launche
 
 What it accepts and refuses was compared with a GPU, call by call. Where it differs:
 
-- It refuses more: host masks as indices, `x[True]`, `deepcopy` and DLPack of device tensors, several host values to a
-  custom operator, `torch.tensor([])` on the device, and any operator without a fake kernel.
+- It refuses more: host masks as indices, `x[True]`, DLPack of device tensors, several host values to a custom operator,
+  `torch.tensor([])` on the device, and any operator without a fake kernel.
 - It accepts more: `histc` without a range, `Tensor.type("torch.FloatTensor")`, first calls of libraries that initialise
   themselves (on a GPU, warm up before recording).
 - "cpu" as a literal in `to("cpu")` means the host; everywhere else a named device is the device.
@@ -22,8 +22,8 @@ What it accepts and refuses was compared with a GPU, call by call. Where it diff
   graph works on and the user has dropped is an error at its replay, or poison; a GPU would read what lies there.
 - Nothing is asynchronous: errors surface at the replay that causes them. `streams` order what is recorded as CUDA does,
   and a wait that is missing between them is an error (`hazards`); between streams outside recordings it goes unnoticed.
-- One thread has one recording, and puts work on its streams alone: CUDA would record that of other threads, too. Host
-  functions (`hostfunc`) run in the thread that replays.
+- A recording's own thread alone puts work on its streams: CUDA would record that of other threads, too. Two recordings
+  of one thread end in the reverse order. Host functions (`hostfunc`) run in the thread that replays.
 - Modules that look for torch function modes (the fast path of `nn.TransformerEncoderLayer`) take their other path.
 - Code that reads memory by its address, such as a Triton kernel's launcher, is not seen.
 """

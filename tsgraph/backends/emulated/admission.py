@@ -18,6 +18,7 @@ from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.refusal import ADOPT, ON_DEVICE, refuse
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.trees import describe, tensors_in
+from tsgraph.backends.emulated.waits import refuse_waiting
 
 _MASKS = (torch.bool, torch.uint8)
 
@@ -35,8 +36,7 @@ class Admission:
         Raises: CaptureUnsupported for an operation, or an operand of it, that no recording may contain.
         """
         operation, packet = self.operation, self.operation.operator.overloadpacket
-        if operation.operator in operators.SYNCHRONISE:
-            raise refuse(operation, "it checks a value on the host", ON_DEVICE)
+        refuse_waiting(operation)
         if packet is operators.COPY_INTO:
             self._judge_copy(*operation.args)
             return {}

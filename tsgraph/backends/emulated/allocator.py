@@ -88,10 +88,14 @@ class Block:
 
 
 class Allocator:
-    """The segments of one pool. `used` and `peak` are bytes of blocks: now, and the most since `restart_peak`."""
+    """The segments of one pool. `used` and `peak` are bytes of blocks: now, and the most since `restart_peak`.
 
-    def __init__(self, geometry: Geometry = CUDA) -> None:
+    `backed`: the segments have memory. Others only count.
+    """
+
+    def __init__(self, geometry: Geometry = CUDA, *, backed: bool = True) -> None:
         self._geometry = geometry
+        self._memory = _memory if backed else _no_memory
         self._segments: dict[int, Segment] = {}
         self._free: dict[tuple[Hashable, bool], list[_Free]] = defaultdict(list)
         self._indices = count()
@@ -121,6 +125,15 @@ class Allocator:
         self._count(block, used=True)
         self.peak = max(self.peak, self.used)
         return block
+
+    def must_grow(self, count: int, stream: Hashable = None) -> bool:
+        """Whether `take` would need a new segment."""
+        return not self._fits(self._geometry.block_bytes(count), stream)
+
+    @property
+    def idle(self) -> bool:
+        """Whether `shrink` would drop a segment."""
+        return any(not segment.used for segment in self._segments.values())
 
     def give(self, block: Block) -> None:
         """Take `block` back; one of a segment that was dropped is gone with it."""
@@ -152,12 +165,15 @@ class Allocator:
 
     def _best_fit(self, size: int, stream: Hashable) -> Block | None:
         blocks = self._free[stream, size <= self._geometry.small]
-        place = bisect_left(blocks, size, key=_size_of)
-        return blocks.pop(place)[3] if place < len(blocks) else None
+        return blocks.pop(bisect_left(blocks, size, key=_size_of))[3] if self._fits(size, stream) else None
+
+    def _fits(self, size: int, stream: Hashable) -> bool:
+        blocks = self._free[stream, size <= self._geometry.small]
+        return bool(blocks) and blocks[-1][0] >= size
 
     def _grow(self, size: int, stream: Hashable) -> Block:
         count = self._geometry.segment_bytes(size)
-        segment = Segment(next(self._indices), _memory(count), size <= self._geometry.small, stream)
+        segment = Segment(next(self._indices), self._memory(count), size <= self._geometry.small, stream)
         self._segments[segment.index] = segment
         return Block(segment, 0, count)
 
@@ -213,3 +229,8 @@ def _memory(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     raw = np.empty(count + _ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + count]
+
+
+def _no_memory(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """As many bytes that are one and the same."""
+    return np.broadcast_to(np.uint8(0), count)

@@ -56,6 +56,11 @@ class EmulatedBackend:
         self._checked, self._geometry = checked, geometry
         self._pools: weakref.WeakSet[EmulatedPool] = weakref.WeakSet()
 
+    @property
+    def stream(self) -> Stream:
+        """The capture stream."""
+        return self._stream
+
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, fill: float) -> torch.Tensor:
         """A static device tensor of `shape`, every element `fill`: never an inference tensor (fault R3).
 

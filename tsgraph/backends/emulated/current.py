@@ -7,7 +7,7 @@ here: what is recorded after it, and the end of the capture, are refused in turn
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -84,22 +84,22 @@ class Capture:
 
 @contextmanager
 def capturing(capture: Capture) -> Iterator[None]:
-    """`capture` is in progress in the block, in this thread, which has no other."""
+    """`capture` is in progress in the block, in this thread: beside another one of its own, that one waits."""
     with _LOCK:
         _CAPTURES.append(capture)
     capture.admit(capture.origin)
-    _THREAD.capture = capture
+    before, _THREAD.capture = of_thread(), capture
     try:
         yield
     finally:
-        _THREAD.capture = None
+        _THREAD.capture = before
         capture.leave()
         with _LOCK:
             _CAPTURES.remove(capture)
 
 
 def of_thread() -> Capture | None:
-    """The capture that this thread began."""
+    """The capture that this thread began last, of those in progress."""
     capture: Capture | None = getattr(_THREAD, "capture", None)
     return capture
 
@@ -124,13 +124,13 @@ def refuse_in_host_function(what: str) -> None:
 
 @contextmanager
 def invalidating() -> Iterator[None]:
-    """What CUDA refuses in the block makes the recording of this thread invalid."""
+    """What CUDA refuses in the block makes the recording of this thread invalid, and those that forbid it to all."""
     try:
         yield
     except CaptureUnsupported as error:
-        capture = of_thread()
-        if capture is not None and "cuda" in error.context:
-            capture.invalidate(error)
+        if "cuda" in error.context:
+            for capture in _forbidding() + _own():
+                capture.invalidate(error)
         raise
 
 
@@ -148,8 +148,8 @@ def refuse_unsafe(what: str, hint: str) -> None:
 
     Raises: CaptureUnsupported.
     """
-    here = threading.get_ident()
-    _refuse(what, hint, lambda each: each.mode == "global" if each.thread != here else each.mode != "relaxed")
+    refuse_in_host_function(what)
+    _refuse(what, hint, _forbidding())
 
 
 def refuse_if_invalid(what: object) -> None:
@@ -160,9 +160,8 @@ def refuse_if_invalid(what: object) -> None:
 
 
 def may_wait() -> bool:
-    """Whether this thread may make potentially unsafe calls in its own capture, if it has one."""
-    capture = of_thread()
-    return capture is None or capture.mode == "relaxed"
+    """Whether this thread may make potentially unsafe calls now: no capture, its own or another's, forbids them."""
+    return not _forbidding()
 
 
 def refuse_on_device(what: str, hint: str) -> None:
@@ -170,13 +169,27 @@ def refuse_on_device(what: str, hint: str) -> None:
 
     Raises: CaptureUnsupported.
     """
-    _refuse(what, hint, lambda _: True)
-
-
-def _refuse(what: str, hint: str, forbids: Callable[[Capture], bool]) -> None:
     refuse_in_host_function(what)
     with _LOCK:
-        forbidding = [capture for capture in _CAPTURES if forbids(capture)]
+        captures = list(_CAPTURES)
+    _refuse(what, hint, captures)
+
+
+def _forbidding() -> list[Capture]:
+    """The captures that forbid potentially unsafe calls to this thread."""
+    here = threading.get_ident()
+    with _LOCK:
+        return [
+            each for each in _CAPTURES if (each.mode != "relaxed" if each.thread == here else each.mode == "global")
+        ]
+
+
+def _own() -> list[Capture]:
+    capture = of_thread()
+    return [] if capture is None else [capture]
+
+
+def _refuse(what: str, hint: str, forbidding: list[Capture]) -> None:
     if not forbidding:
         return
     mine = any(capture.thread == threading.get_ident() for capture in forbidding)

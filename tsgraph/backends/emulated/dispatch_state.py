@@ -10,18 +10,21 @@ import torch
 
 from tsgraph.backends.emulated.dispatcher import inference_mode, unseen_by_functions, unseen_by_operators
 
+Autocasts = tuple[tuple[str, torch.dtype], ...]
+_KINDS = ("cpu", "cuda")
+
 
 @attrs.frozen
 class DispatchState:
-    """Inference and grad mode, the default dtype, and autocast: the dtype it casts to, or None if it is off."""
+    """Inference and grad mode, the default dtype, and autocast as `autocasts` has it."""
 
     inference: bool
     grad: bool
     default: torch.dtype
-    autocast: torch.dtype | None
+    autocast: Autocasts
 
     @classmethod
-    def now(cls, autocast: torch.dtype | None) -> DispatchState:
+    def now(cls, autocast: Autocasts) -> DispatchState:
         """The state of this thread. Autocast is told, since inside a dispatch mode it reads as off."""
         return cls(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.get_default_dtype(), autocast)
 
@@ -39,22 +42,22 @@ class DispatchState:
 
     def _rest(self) -> AbstractContextManager[object]:
         """What seldom differs from the state of the caller."""
-        if self.autocast == autocast_dtype() and self.default == torch.get_default_dtype():
+        if self.autocast == autocasts() and self.default == torch.get_default_dtype():
             return nullcontext()
         rest = ExitStack()
-        rest.enter_context(autocast_to(self.autocast))
+        for kind in dict([*autocasts(), *self.autocast]):
+            rest.enter_context(_autocast(kind, dict(self.autocast).get(kind)))
         rest.enter_context(_default_dtype(self.default))
         return rest
 
 
-def autocast_dtype() -> torch.dtype | None:
-    """The dtype that autocast casts to on the CPU, or None if it is off."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+def autocasts() -> Autocasts:
+    """The devices that autocast is on for, each with the dtype that it casts to."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind))
 
 
-def autocast_to(dtype: torch.dtype | None) -> AbstractContextManager[None]:
-    """Autocast to `dtype`, or none at all."""
-    return torch.autocast("cpu", dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+def _autocast(kind: str, dtype: torch.dtype | None) -> AbstractContextManager[None]:
+    return torch.autocast(kind, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
 @contextmanager

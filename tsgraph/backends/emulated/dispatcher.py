@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tsgraph.backends.emulated import operators
 
 Operator = torch._ops.OpOverload
+_AUTOCASTS = (torch._C.DispatchKey.AutocastCPU, torch._C.DispatchKey.AutocastCUDA)
 _GIVEN_BY_OUT = {"dtype", "layout", "device", "pin_memory"}
 
 
@@ -63,7 +64,12 @@ def is_composite(operator: Operator) -> bool:
 @functools.cache
 def casts_itself(operator: Operator) -> bool:
     """Whether autocast has a rule for it: then its arguments are cast already, and autocast is off inside it."""
-    return _has_kernel(operator, "AutocastCPU")
+    return len(_autocast_layers(operator)) > 0
+
+
+@functools.cache
+def _autocast_layers(operator: Operator) -> tuple[torch._C.DispatchKey, ...]:
+    return tuple(key for key in _AUTOCASTS if _has_kernel(operator, key.name))
 
 
 @functools.cache
@@ -80,7 +86,8 @@ def _has_kernel(operator: Operator, key: str) -> bool:
 def makes_tensor(operator: Operator) -> bool:
     """Whether it is a factory: of its tensor arguments, if any, it uses the shape, dtype and layout alone."""
     names = {argument.name for argument in schema(operator).arguments}
-    return names >= {"dtype", "layout", "device"} and operator.overloadpacket not in operators.COPY_OUT
+    reads = operator.overloadpacket in operators.COPY_OUT or operator in operators.BOUNDED_BY_TENSORS
+    return names >= {"dtype", "layout", "device"} and not reads
 
 
 @functools.cache
@@ -95,6 +102,12 @@ def is_view(operator: Operator) -> bool:
     """Whether it touches no data: it returns other views of the same memory, or changes the view in place."""
     changes_itself = torch.Tag.inplace_view in operator.tags
     return operator.is_view or changes_itself or operator.overloadpacket in operators.UNMARKED_VIEWS
+
+
+@functools.cache
+def is_pointwise(operator: Operator) -> bool:
+    """Whether it computes each element of what it returns from one of each operand."""
+    return torch.Tag.pointwise in operator.tags
 
 
 @functools.cache
@@ -126,6 +139,13 @@ def out_variant(operator: Operator) -> Operator | None:
     return next((each for each in overloads if _is_out_variant(each, operator)), None)
 
 
+@functools.cache
+def functional_variant(operator: Operator) -> Operator | None:
+    """The overload that computes the same into tensors of its own, of one that fills given tensors; or None."""
+    overloads = (getattr(operator.overloadpacket, name) for name in operator.overloadpacket.overloads())
+    return next((each for each in overloads if each is not operator and _is_out_variant(operator, each)), None)
+
+
 def _is_out_variant(candidate: Operator, operator: Operator) -> bool:
     outs = out_names(candidate)
     given = _GIVEN_BY_OUT if makes_tensor(operator) else set()
@@ -153,9 +173,9 @@ def dispatch_keys() -> Keys:
     return torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
 
 
-def without_autocast(keys: Keys) -> Keys:
-    """The same with autocast excluded."""
-    return keys[0], keys[1].add(torch.DispatchKey.AutocastCPU)
+def without_autocast(keys: Keys, operator: Operator) -> Keys:
+    """The same without the autocast that has a rule for the operator."""
+    return keys[0], functools.reduce(torch._C.DispatchKeySet.add, _autocast_layers(operator), keys[1])
 
 
 def with_keys(keys: Keys) -> AbstractContextManager[None]:

@@ -16,20 +16,27 @@ from torch.overrides import TorchFunctionMode
 
 from tsgraph.backends.emulated import current
 from tsgraph.backends.emulated.calls import HANDLERS, Arguments, Options
-from tsgraph.backends.emulated.dispatch_state import autocast_dtype
+from tsgraph.backends.emulated.deep_copies import deep_copy
+from tsgraph.backends.emulated.dispatch_state import autocasts
 from tsgraph.backends.emulated.dispatcher import dispatch_keys
 from tsgraph.backends.emulated.operation import Call, Function
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.trees import tensors_in
 
+_HANDLERS = {**HANDLERS, torch.Tensor.__deepcopy__: deep_copy}
+
 
 class FunctionMode(TorchFunctionMode):
-    """Refuses the calls that read a device tensor on the host, and keeps the `call` under way for the layer below."""
+    """Refuses the calls that read a device tensor on the host, and keeps the `call` under way for the layer below.
+
+    `draws_by_default`: the device's random numbers are those of torch's default generator.
+    """
 
     def __init__(self, residence: Residence) -> None:
         super().__init__()
         self.residence = residence
         self.call = Call()
+        self.draws_by_default = True
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: Arguments = (), kwargs: Options | None = None
@@ -37,7 +44,7 @@ class FunctionMode(TorchFunctionMode):
         """Run `func` as the user called it, or refuse it."""
         options = kwargs or {}
         with current.invalidating(), self.calling(self._understand(func, args, options)):
-            handler = HANDLERS.get(func)
+            handler = _HANDLERS.get(func)
             return func(*args, **options) if handler is None else handler(self, func, args, options)
 
     @contextmanager
@@ -49,7 +56,7 @@ class FunctionMode(TorchFunctionMode):
     def _understand(self, func: Function, args: Arguments, options: Options) -> Call:
         device = options.get("device")
         makes = device is not None or any(map(self.residence.holds, tensors_in([args, dict(options)])))
-        return Call(func, makes, torch.is_grad_enabled(), autocast_dtype(), dispatch_keys())
+        return Call(func, makes, torch.is_grad_enabled(), autocasts(), dispatch_keys())
 
     @contextmanager
     def calling(self, call: Call) -> Iterator[None]:

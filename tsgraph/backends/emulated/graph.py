@@ -103,6 +103,10 @@ class EmulatedGraph:
         Raises: CaptureUnsupported inside a recording (fault K1).
         """
         current.refuse_unsafe("the release of a graph", "release graphs before or after the recording")
+        self.drop()
+
+    def drop(self) -> None:
+        """Release it, whatever is recorded meanwhile."""
         self._state, self._segments, self._bytes = "released", (), 0
         self._holdings.drop()
         self._pool.leave(self)

@@ -60,7 +60,7 @@ def record_host_function(function: Callable[..., object], *args: Any) -> None:
     with unseen_by_functions(), unseen_by_operators():
         reads = [touch for tensor in tensors_in(list(args)) for touch in access(tensor, writes=False)]
         node = capture.append(stream, Node(f"host function {name}", user_line()), reads)
-        state = DispatchState(inference=False, grad=True, default=torch.get_default_dtype(), autocast=None)
+        state = DispatchState(inference=False, grad=True, default=torch.get_default_dtype(), autocast=())
     run = partial(_call, node, partial(function, *args))
     capture.launches.append(Launch(node, state, run, run))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from tsgraph.backends.emulated.dispatcher import functional_variant, is_pointwise, out_names
 from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse
 from tsgraph.errors import CaptureUnsupported
@@ -43,7 +45,20 @@ class Metadata:
             return fakes.setdefault(id(value), self._fake(value)) if isinstance(value, torch.Tensor) else value
 
         with _translated(operation), torch.no_grad(), self._mode:
-            return operation.with_leaves(stand_in).run(), fakes
+            return operation.with_leaves(stand_in).run_on_device(), fakes
+
+    def infer_out(self, operation: Operation, name: str) -> Any:
+        """What an elementwise operation makes for its empty output `name`, or None for other operations.
+
+        Its fake kernels lay an output out anew, where the device lays it out as the operands.
+        """
+        outs = out_names(operation.operator)
+        variant = functional_variant(operation.operator) if is_pointwise(operation.operator) and name in outs else None
+        if variant is None:
+            return None
+        given = {key: value for key, value in operation.arguments().items() if key not in outs}
+        made, _ = self.infer(attrs.evolve(operation, operator=variant, args=(), kwargs=given))
+        return made[outs.index(name)] if len(outs) > 1 else made
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -12,6 +12,7 @@ import torch
 from tsgraph.backends.emulated import operators
 from tsgraph.backends.emulated.dispatch_state import DispatchState
 from tsgraph.backends.emulated.dispatcher import handle, out_names, out_variant, taken
+from tsgraph.backends.emulated.kernels import KERNELS, device_kernel
 from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.trace import Node
 from tsgraph.backends.emulated.trees import describe, tensors_in
@@ -37,13 +38,13 @@ class Launch:
 def compile_run(operation: Operation, fresh: Sequence[Any]) -> tuple[Run, Run]:
     """`run` and `prove` of a launch. `fresh` has an entry for each return: the tensors to fill, or None."""
     operator, args, kwargs = operation.operator, operation.args, operation.kwargs
-    again = partial(handle(operator), *args, **kwargs)
+    again = partial(device_kernel(operator), *args, **kwargs)
     if not any(True for _ in tensors_in(list(fresh))):
         return again, again
     prove = partial(_refill, again, fresh, str(operator))
     if operator.overloadpacket in operators.COPY_OUT:
         return partial(fresh[0].copy_, args[0]), prove
-    variant = out_variant(operator)
+    variant = out_variant(operator) if operator not in KERNELS else None
     if variant is None:
         return partial(_refill, again, fresh), prove
     outs = dict(zip(out_names(variant), fresh, strict=True))

@@ -10,6 +10,7 @@ import torch
 from torch.overrides import resolve_name
 
 from tsgraph.backends.emulated.dispatcher import Keys, Operator, named
+from tsgraph.backends.emulated.kernels import KERNELS
 from tsgraph.backends.emulated.trees import map_leaves, tensors_in
 
 Function = Callable[..., Any]
@@ -25,13 +26,13 @@ class Call:
     """What the user called, and in which state of torch.
 
     `makes`: tensors that it makes live on the device, since one was named or a device tensor takes part. `grad`,
-    `autocast` (its dtype, or None) and `keys` are the user's: in the layer of operators they read otherwise.
+    `autocast` (devices, each with a dtype) and `keys` are the user's: in the layer of operators they read otherwise.
     """
 
     function: Function | None = None
     makes: bool = False
     grad: bool = False
-    autocast: torch.dtype | None = None
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
     keys: Keys | None = None
 
 
@@ -49,8 +50,12 @@ class Operation:
         return f"{self.operator} (called by {name_of(function)})" if function is not None else str(self.operator)
 
     def run(self) -> Any:
-        """Run it, at once."""
+        """Run it as the host does, at once."""
         return self.operator(*self.args, **self.kwargs)
+
+    def run_on_device(self) -> Any:
+        """Run it as the device does, at once."""
+        return KERNELS.get(self.operator, self.operator)(*self.args, **self.kwargs)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that were given, by name."""

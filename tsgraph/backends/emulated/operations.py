@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import torch
@@ -37,10 +37,12 @@ from tsgraph.backends.emulated.hazards import Access
 from tsgraph.backends.emulated.metadata import Metadata
 from tsgraph.backends.emulated.nodes import Launch, compile_run
 from tsgraph.backends.emulated.operation import Operation
+from tsgraph.backends.emulated.overlaps import refuse_overlaps
 from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse
 from tsgraph.backends.emulated.streams import access, current_stream
 from tsgraph.backends.emulated.trace import Storages
 from tsgraph.backends.emulated.trees import map_leaves, tensors_in
+from tsgraph.backends.emulated.waits import knows_answer
 
 Allocate = Callable[[torch.Tensor], torch.Tensor]
 
@@ -62,6 +64,7 @@ class OperationMode(TorchDispatchMode):
         self._take_memory = allocate
         self._aliases = aliases
         self._metadata = Metadata()
+        self._seed: int | None = None
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -76,16 +79,30 @@ class OperationMode(TorchDispatchMode):
             return NotImplemented  # the subclass comes back with the tensors inside it
         if not is_operator(func):
             raise refuse(func, "a higher-order operator decides in Python at each run", "call what it chooses, eagerly")
-        operation = Operation(func, args, kwargs or {}, self._functions.call)
+        operation = self._with_bounds(Operation(func, args, kwargs or {}, self._functions.call))
         with unseen_by_functions():
             return self._take(operation)
+
+    def _with_bounds(self, operation: Operation) -> Operation:
+        """A factory that reads its bounds from host tensors, as the one that is told them."""
+        told = operation.operator in operators.BOUNDED_BY_TENSORS
+        if not told or any(self._residence.holds(tensor) for _, tensor in operation.operands()):
+            return operation
+        number = operation.with_leaves(lambda leaf: leaf.item() if isinstance(leaf, torch.Tensor) else leaf)
+        return attrs.evolve(number, operator=operation.operator.overloadpacket.default)
+
+    def __enter__(self) -> Self:
+        """Begin, or go on after a composition."""
+        self._seed = torch.initial_seed() if self._seed is None else self._seed
+        entered: Self = super().__enter__()  # type: ignore[no-untyped-call]
+        return entered
 
     def _take(self, operation: Operation) -> Any:
         if is_composite(operation.operator):
             return self._decompose(operation)
         if current_stream().capture is None:
             return self._run_aside(operation)
-        if not self._is_on_device(operation) or is_view(operation.operator) or returns_facts(operation.operator):
+        if not self._is_on_device(operation) or needs_no_kernel(operation):
             return operation.run()
         return self._record(operation)
 
@@ -93,10 +110,10 @@ class OperationMode(TorchDispatchMode):
         """On a stream that takes no part in the recording: at once, as on a GPU; but here too the host may not wait."""
         if not self._is_on_device(operation):
             return operation.run()
-        if not current.may_wait() and not is_view(operation.operator) and not returns_facts(operation.operator):
+        if not current.may_wait() and not needs_no_kernel(operation):
             self._bake(operation)
             self._metadata.infer(operation)
-        returned = operation.run()
+        returned = operation.run_on_device()
         for tensor in _fresh(operation, returned):
             self._residence.add(tensor)
         return returned
@@ -108,8 +125,8 @@ class OperationMode(TorchDispatchMode):
         one that keeps track of views. What autocast has cast as a whole is not cast again.
         """
         keys = operation.call.keys
-        if keys is not None and casts_itself(operation.operator):
-            keys = without_autocast(keys)
+        if keys is not None:
+            keys = without_autocast(keys, operation.operator)
         layers = nullcontext() if keys is None or tracks_views_itself(operation.operator) else with_keys(keys)
         with self, self._functions.calling(attrs.evolve(operation.call, keys=keys)), layers:
             return decompose(operation.operator, operation.args, operation.kwargs)
@@ -122,8 +139,10 @@ class OperationMode(TorchDispatchMode):
     def _record(self, operation: Operation) -> Any:
         current.refuse_if_invalid(operation)
         self._refuse_gradients(operation)
+        self._refuse_new_seed(operation)
         baked = self._bake(operation)
         returned, fakes = self._metadata.infer(operation)
+        refuse_overlaps(operation)
         self._grow_outputs(operation, fakes)
         results = self._results(operation, returned)
         self._append(operation, baked, results)
@@ -138,6 +157,11 @@ class OperationMode(TorchDispatchMode):
             why = f"{asking[0]!r} requires a gradient and grad mode is on, but a recording has no backward pass"
             raise refuse(operation, why, "run the step under torch.inference_mode() or torch.no_grad()")
 
+    def _refuse_new_seed(self, operation: Operation) -> None:
+        if self._functions.draws_by_default and torch.initial_seed() != self._seed:
+            why = "the device's random numbers were seeded anew, which a recording cannot hold"
+            raise refuse(operation, why, "seed outside the recording: a replay draws on from there")
+
     def _grow_outputs(self, operation: Operation, fakes: Mapping[int, torch.Tensor]) -> None:
         """Give each `out=` tensor the shape that the operator would give it, and if it is empty the memory."""
         for name, tensor in operation.operands():
@@ -150,7 +174,9 @@ class OperationMode(TorchDispatchMode):
                 if tensor.numel() > 0:  # `torch.matmul` does so with its own `out=`, and puts the shape back
                     tensor.resize_(fake.shape)
                 else:
-                    tensor.set_(self._allocate(fake))  # type: ignore[call-overload]  # the stubs lack this form
+                    made = self._metadata.infer_out(operation, name)
+                    layout = fake if made is None else torch.empty_like(made, dtype=fake.dtype)
+                    tensor.set_(self._allocate(layout))  # type: ignore[call-overload]  # the stubs lack this form
 
     def _results(self, operation: Operation, returned: Any) -> list[Any]:
         names = written_returns(operation.operator)
@@ -192,6 +218,11 @@ class OperationMode(TorchDispatchMode):
         self.launches.append(Launch(node, _state_of(operation), *compile_run(frozen, fresh)))
 
 
+def needs_no_kernel(operation: Operation) -> bool:
+    """Whether the host knows all that it returns."""
+    return is_view(operation.operator) or returns_facts(operation.operator) or knows_answer(operation)
+
+
 def _fresh(operation: Operation, returned: Any) -> list[torch.Tensor]:
     """The tensors that the operation returned and that are none of its arguments."""
     names = written_returns(operation.operator)
@@ -218,4 +249,4 @@ def _makes_on_cpu(operation: Operation) -> bool:
 def _state_of(operation: Operation) -> DispatchState:
     """ATen operators are recorded with their arguments cast, so autocast is off for them; other kernels may ask."""
     sees_autocast = operation.operator.namespace != "aten" and not casts_itself(operation.operator)
-    return DispatchState.now(operation.call.autocast if sees_autocast else None)
+    return DispatchState.now(operation.call.autocast if sees_autocast else ())

@@ -24,10 +24,10 @@ TAKE_NO_SCALAR = {
     aten.where, aten.clamp, aten.clamp_, aten.clamp_min, aten.clamp_min_, aten.clamp_max, aten.clamp_max_,
 }  # fmt: skip
 
-# Overloads whose outputs have a known shape, but which check a value on the host.
-SYNCHRONISE = {
-    aten._linalg_check_errors.default, aten._linalg_svd.default, aten._linalg_eigh.default,
-    aten.normal.Tensor_Tensor, aten.normal.float_Tensor,
+# They read the value of tensors that say where they begin and end, on the host.
+BOUNDED_BY_TENSORS = {
+    getattr(packet, name) for packet in (aten.linspace, aten.logspace) for name in packet.overloads()
+    if name in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 }  # fmt: skip
 
 # Views in all but their schema.

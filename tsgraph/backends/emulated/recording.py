@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import attrs
 import torch
@@ -22,7 +23,7 @@ from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.stance import STANCE
 from tsgraph.backends.emulated.streams import Stream, current_stream, default_stream
-from tsgraph.errors import CaptureUnsupported
+from tsgraph.errors import CaptureUnsupported, NotEmulated
 
 UNJOINED = "cudaErrorStreamCaptureUnjoined"
 
@@ -46,8 +47,9 @@ class Recording:
         self._aliases = Aliases()
         self._functions = FunctionMode(residence)
         allocate = partial(_allocate, pool, residence, self._aliases)
-        self._operations = OperationMode(self._functions, allocate, self._aliases)
+        self._operations = _Operations(self._functions, allocate, self._aliases)
         self._capture: Capture | None = None
+        self.broken = False  # whether CUDA could not end it: torch then leaves its pool open
         self._exits = ExitStack()
 
     @contextmanager
@@ -67,11 +69,12 @@ class Recording:
     def begin(self) -> None:
         """Record what this thread puts on its current stream, and on those that join it, from now on.
 
-        Raises: CaptureUnsupported on the default stream, on a stream that is being recorded, and in a thread that is
-        recording.
+        This thread may be recording on another stream: that recording goes on when this one has ended.
+
+        Raises: CaptureUnsupported on the default stream, on a stream that is being recorded, and in a host function.
         """
         origin = current_stream()
-        current.refuse_inside("a recording", "end the outer recording first")
+        current.refuse_in_host_function("a recording")
         _check_origin(origin)
         capture = Capture(origin, self._mode, self._operations.launches)
         with ExitStack() as exits:
@@ -79,14 +82,15 @@ class Recording:
                 exits.enter_context(context)
             self._segments = self._pool.enter(self.graph)
             self._exits = exits.pop_all()
-        self._capture = capture
+        self._capture = self._operations.capture = capture
 
     def end(self) -> None:
         """End the recording: `graph` can be replayed.
 
         Raises: CaptureUnsupported in another thread or on another stream than it began, and it goes on; with work on
-        streams that were not joined back, after an operation that CUDA refuses, and (checked) where a wait is missing
-        between streams, and it has failed.
+        streams that were not joined back, after an operation that CUDA refuses, where another recording forbids it,
+        and (checked) where a wait is missing between streams, and it has failed. NotEmulated while this thread records
+        another graph that began later.
         """
         capture = self._capture
         if capture is None:
@@ -94,7 +98,10 @@ class Recording:
         _check_place(capture)
         self._leave()
         try:
+            self.broken = True
             _check_whole(capture)
+            self.broken = False
+            current.refuse_unsafe("the end of a recording", "record one graph after the other")  # CUDA instantiates it
             if self._checked:
                 _check_order(capture)
         except BaseException:
@@ -113,6 +120,11 @@ class Recording:
             self._leave()
             self._fail()
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not, or never began."""
+        return self._capture is None
+
     def _leave(self) -> None:
         self._capture = None
         self._exits.close()
@@ -129,6 +141,20 @@ class Recording:
         self._operations.launches.clear()
 
 
+class _Operations(OperationMode):
+    """Lets another recording that this thread makes meanwhile, above this one, do its work unseen."""
+
+    capture: Capture | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record the operation, run it at once, or refuse it."""
+        if current.of_thread() is not self.capture:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 def _allocate(pool: EmulatedPool, residence: Residence, aliases: Aliases, like: torch.Tensor) -> torch.Tensor:
     """Not a method: `Recording` in a reference cycle would keep its graph alive."""
     tensor = pool.allocate(like.shape, like.stride(), like.dtype, current_stream().stream_id)
@@ -142,7 +168,7 @@ def _check_origin(origin: Stream) -> None:
         why = "a capture must be made on a non-default stream"
         raise refuse("a recording", why, "enter a side stream first; replays may run on the default one")
     if origin.capture is not None:
-        why = f"{origin} takes part in the recording of another thread"
+        why = f"{origin} takes part in a recording already"
         raise refuse("a recording", why, "record on a stream of its own", cuda="cudaErrorIllegalState")
 
 
@@ -150,6 +176,9 @@ def _check_thread(capture: Capture) -> None:
     if capture.thread != threading.get_ident():
         why, error = "a recording ends in the thread in which it began", "cudaErrorStreamCaptureWrongThread"
         raise refuse("the end of a recording", why, "end it there", cuda=error)
+    if current.of_thread() is not capture:
+        why = "this thread records another graph, which began later, and recordings end in the reverse order here"
+        raise NotEmulated(why, hint="end the inner recording first")
 
 
 def _check_place(capture: Capture) -> None:

@@ -193,6 +193,12 @@ def _refuse_other_thread(capture: Capture) -> None:
         raise NotEmulated("this stream is recorded by another thread, which sees no operation of this one", hint=hint)
 
 
+def _refuse_outer(capture: Capture) -> None:
+    if capture is not current.of_thread():
+        hint = "end the inner recording first"
+        raise NotEmulated("this stream takes part in a recording that began before the one in progress", hint=hint)
+
+
 def _invalidate(error: CaptureUnsupported, *captures: Capture) -> CaptureUnsupported:
     for capture in captures:
         capture.invalidate(error)
@@ -217,10 +223,12 @@ def current_stream() -> Stream:
 def set_stream(stream: Stream) -> None:
     """Put the work of this thread on `stream` from now on.
 
-    Raises: NotEmulated for a stream that takes part in the recording of another thread.
+    Raises: NotEmulated for a stream that takes part in the recording of another thread, or in one of this thread that
+    began before another that is in progress.
     """
     if stream.capture is not None:
         _refuse_other_thread(stream.capture)
+        _refuse_outer(stream.capture)
     _THREAD.stream = stream
 
 

@@ -30,7 +30,8 @@ def _used(spec: Spec) -> set[str]:
 
 def _sections(spec: Spec) -> dict[str, tuple[str, ...]]:
     """The lists of steps outside of transitions, by their key paths."""
-    sections = {"session": attrs.asdict(spec.session), "serving": attrs.asdict(spec.serving)}
+    setup = {"steps": spec.setup.steps}
+    sections = {"setup": setup, "session": attrs.asdict(spec.session), "serving": attrs.asdict(spec.serving)}
     return {f"{at}.{key}": names for at, section in sections.items() for key, names in section.items()}
 
 
@@ -99,7 +100,9 @@ def _asked(rule: Rule, spec: Spec) -> set[str]:
     law = spec.lifecycle
     steps = {name for t in law.transitions if law.refusable(t) for name in t.steps}
     if _scope(rule, spec) == "runtime":
-        steps |= {name for names in (spec.session.enter, *attrs.astuple(spec.serving)) for name in names}
+        steps |= {
+            name for names in (spec.setup.steps, spec.session.enter, *attrs.astuple(spec.serving)) for name in names
+        }
     return steps
 
 

@@ -13,7 +13,7 @@ ROLES = ("on_failure", "on_change", "on_release", "on_reset")
 def check_lifecycle(spec: Spec) -> Iterator[str]:
     """Names first; the graph is judged only where they are all declared."""
     problems = list(_names(spec))
-    yield from problems or _graph(spec.lifecycle)
+    yield from problems or _graph(spec)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -41,22 +41,30 @@ def _transition_names(transition: Transition, spec: Spec) -> Iterator[str]:
     yield from undeclared(f"{at}.finally", "step", transition.cleanup, spec.steps)
     for group in transition.free:
         yield from repeated(f"{at}.free", group)
-        yield from undeclared(f"{at}.free", f"step of {transition.on!r}", group, transition.steps)
+        yield from _group(f"{at}.free", group, transition)
     if not transition.source:
         yield f"{at}.from: leads from no state"
     if transition.repeat < 0:
         yield f"{at}.repeat: {transition.repeat} is no number of times"
 
 
+def _group(at: str, group: tuple[str, ...], transition: Transition) -> Iterator[str]:
+    """Steps whose order is free stand in one list: what `finally` holds always runs after, or on its own."""
+    steps = transition.cleanup if set(group) & set(transition.cleanup) else transition.steps
+    yield from undeclared(at, f"step of {transition.on!r}", group, steps)
+
+
 # -- the graph ---------------------------------------------------------------------------------------------------------
 
 
-def _graph(law: Lifecycle) -> Iterator[str]:
+def _graph(spec: Spec) -> Iterator[str]:
+    law = spec.lifecycle
     yield from _ends(law)
     yield from _unreachable(law)
     yield from _traps(law)
     yield from _failure(law)
     yield from _change(law)
+    yield from _votes(spec)
 
 
 def _ends(law: Lifecycle) -> Iterator[str]:
@@ -108,3 +116,14 @@ def _change(law: Lifecycle) -> Iterator[str]:
     change = law.transition(law.on_change)
     for state in (state for state in law.replays_in if state not in change.source):
         yield f"transitions[{change.on}].from: lacks {state!r}; a slot would go on replaying what is out of date"
+
+
+def _votes(spec: Spec) -> Iterator[str]:
+    """Peers wait for the outcome of a step that ranks settle together, also where one of them fails before it."""
+    law = spec.lifecycle
+    failure = law.transition(law.on_failure)
+    taken = [name for t in law.transitions if law.refusable(t) for name in t.steps]
+    for name in dict.fromkeys(taken):
+        step = spec.steps.get(name)
+        if step and step.needs == "ranks" and len(step.event) > 1 and name not in failure.steps:
+            yield f"transitions[{failure.on}].steps: lacks {name!r}; peers would wait for a rank that failed to settle"

@@ -15,7 +15,6 @@ from torch.utils._device import DeviceContext
 
 from tsgraph.backends.emulated import current, streams
 from tsgraph.backends.emulated.memory import machine_bytes
-from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.testing.cuda.generators import Generator
 from tsgraph.testing.cuda.machine import layers_here, machine_now
 from tsgraph.testing.cuda.places import DEVICE, check_index, place_of
@@ -205,23 +204,25 @@ def memory_stats(device: Named = None) -> dict[str, int]:
 
 
 def empty_cache() -> None:
-    """Give back what pools without graphs hold. Raises: CaptureUnsupported where a capture forbids it."""
-    current.refuse_unsafe("torch.cuda.empty_cache", "empty the cache before or after the recording")
-    machine_now().pools.trim()
+    """Give back what streams and pools without graphs hold unused.
+
+    Raises: CaptureUnsupported where there is any, and a capture forbids it.
+    """
+    machine = machine_now()
+    machine.residence.eager.give_back()
+    machine.pools.trim()
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device's default generator. Raises: CaptureUnsupported in a capture."""
-    _refuse_seeding("torch.cuda.manual_seed")
+    """Seed the device's default generator. Raises: CaptureUnsupported in a capture for another seed than it has."""
     machine_now().generator.manual_seed(int(seed))
 
 
 def seed() -> None:
-    """Seed it with a number that nobody knows."""
-    _refuse_seeding("torch.cuda.seed")
+    """Seed it with a number that nobody knows. Raises: CaptureUnsupported in a capture."""
     machine_now().generator.seed()
 
 
@@ -242,9 +243,8 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Named = "cuda") -> None:
-    """Go on from `new_state`. Raises: CaptureUnsupported in a capture."""
+    """Go on from `new_state`. Raises: CaptureUnsupported in a capture for a state of another seed."""
     check_index(device)
-    _refuse_seeding("torch.cuda.set_rng_state")
     machine_now().generator.set_state(new_state)
 
 
@@ -252,11 +252,6 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """The same for each device."""
     for state in new_states:
         set_rng_state(state)
-
-
-def _refuse_seeding(name: str) -> None:
-    if streams.is_current_stream_capturing():
-        raise refuse(name, "the device's numbers are being recorded", "seed before the recording, or before a replay")
 
 
 class DefaultGenerators:

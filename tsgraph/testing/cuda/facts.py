@@ -47,8 +47,8 @@ def is_pinned(mode: EmulatedFunctions, function: Function, args: Arguments, opti
 
 
 def text(mode: EmulatedFunctions, function: Function, args: Arguments, options: Options) -> Any:
-    """`repr` of a tensor, which names a device other than the default one. In a recording it is refused."""
-    if mode.recording or not on_device(mode, args[0]):
+    """`repr` of a tensor, which names a device other than the default one. It waits for the device."""
+    if mode.watched or not on_device(mode, args[0]):
         return mode.pass_on(function, args, options)
     with mode.hosting():
         shown = function(*args, **options)

@@ -16,7 +16,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from tsgraph.backends.emulated import current
-from tsgraph.backends.emulated.dispatch_state import autocast_dtype
+from tsgraph.backends.emulated.dispatch_state import autocasts
 from tsgraph.backends.emulated.dispatcher import dispatch_keys, unseen_by_operators
 from tsgraph.backends.emulated.functions import FunctionMode
 from tsgraph.backends.emulated.operation import Call, Function
@@ -26,6 +26,7 @@ from tsgraph.backends.emulated.trees import tensors_in
 from tsgraph.testing.cuda import generators, stacks
 from tsgraph.testing.cuda.handlers import HANDLERS
 from tsgraph.testing.cuda.places import HOST, Place, place_of
+from tsgraph.testing.cuda.waits import Judge
 
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
@@ -49,7 +50,7 @@ class EmulatedFunctions(FunctionMode):
     def __init__(self, residence: Residence, generator: torch.Generator, switch: Switch) -> None:
         super().__init__(residence)
         self.generator = generator
-        self.recorder: FunctionMode | None = None
+        self._recorder: FunctionMode | None = None
         self.graph: Any = None
         self.default: torch.device | None = None
         self.on_host = False
@@ -73,9 +74,25 @@ class EmulatedFunctions(FunctionMode):
         return self.run(func, args, options) if handler is None else handler(self, func, args, options)
 
     @property
+    def recorder(self) -> FunctionMode | None:
+        """The upper layer of the recording that this thread makes."""
+        return self._recorder
+
+    @recorder.setter
+    def recorder(self, recorder: FunctionMode | None) -> None:
+        self._recorder = recorder
+        if recorder is not None:
+            recorder.draws_by_default = False  # the device has a generator of its own
+
+    @property
     def recording(self) -> bool:
         """Whether this thread is recording: not where CUDA lets it wait aside, on a stream that takes no part."""
         return self.recorder is not None and (is_current_stream_capturing() or not current.may_wait())
+
+    @property
+    def watched(self) -> bool:
+        """Whether the host may not wait for the device now: this thread is recording, or a capture forbids it."""
+        return self.recording or not current.may_wait()
 
     def run(self, func: Function, args: Arguments, options: Options) -> Any:
         """Run `func` with its place named for the layers below."""
@@ -94,12 +111,15 @@ class EmulatedFunctions(FunctionMode):
         """Run `func`, to be recorded if this thread is recording: a `device` that is still named is the device."""
         if self.recorder is not None and self.recording:
             return self.recorder.__torch_function__(func, (), args, options)
+        if self.watched:
+            with Judge(self):
+                return super().__torch_function__(func, (), args, options)
         with self.calling(self._understand(func, args, options)):
             return func(*args, **options)
 
     def run_on_host(self, func: Function, args: Arguments, options: Options) -> Any:
         """Run `func` so that what it makes is the host's, whatever it is made of."""
-        call = Call(func, False, torch.is_grad_enabled(), autocast_dtype(), dispatch_keys())
+        call = Call(func, False, torch.is_grad_enabled(), autocasts(), dispatch_keys())
         with self.hosting(), self.calling(call):
             return func(*args, **options)
 

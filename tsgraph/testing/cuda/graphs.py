@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ from tsgraph.backends.emulated.functions import FunctionMode
 from tsgraph.backends.emulated.graph import EmulatedGraph
 from tsgraph.backends.emulated.recording import Recording
 from tsgraph.backends.emulated.refusal import refuse
-from tsgraph.errors import InternalError
+from tsgraph.errors import CaptureUnsupported, InternalError
 from tsgraph.testing.cuda import stacks
 from tsgraph.testing.cuda.generators import Generator, drawing_from, is_on_device
 from tsgraph.testing.cuda.machine import Machine, layers_here, machine_now
@@ -37,6 +38,7 @@ class CUDAGraph:
         self._captured: EmulatedGraph | None = None
         self._handle: Handle | None = None
         self._leave: Any = None
+        self._outer: tuple[Any, Any] = (None, None)  # recorder and graph of a capture around this one
 
     @property
     def emulated(self) -> EmulatedGraph:
@@ -67,8 +69,8 @@ class CUDAGraph:
         self._handle = handle
         self._leave = weakref.finalize(self, self._machine.pools.close, handle)
         self._leave.atexit = False
-        self._recorder = _take_recorder()
-        layers.functions.recorder, layers.functions.graph = self._recorder, self
+        self._outer = layers.functions.recorder, layers.functions.graph
+        self._take_over(layers)
 
     def _begin(self, handle: Handle, mode: Any) -> Recording:
         machine = self._machine
@@ -76,7 +78,9 @@ class CUDAGraph:
         recording = Recording(machine.residence, pool, checked=machine.checked, mode=mode)
         try:
             recording.begin()
-        except BaseException:
+        except BaseException as error:
+            if "cuda" not in getattr(error, "context", {}):  # torch itself refuses before it opens the pool
+                machine.pools.settle(handle)
             machine.pools.close(handle)
             raise
         return recording
@@ -91,25 +95,25 @@ class CUDAGraph:
             raise refuse("CUDAGraph.capture_end", "this graph is not being captured", "begin a capture first")
         if layers.functions.graph is not self:  # another thread captures it, as the recording will say
             recording.end()
-        _put_back(self._recorder)
-        layers.functions.recorder = layers.functions.graph = None
+        self._hand_back(layers)
         try:
             recording.end()
         except BaseException:
-            if current.of_thread() is None:
+            if recording.over:
+                self._close(recording)
                 self._forget()
             else:
-                _take_recorder()
-                layers.functions.recorder, layers.functions.graph = self._recorder, self
+                self._take_over(layers)
             raise
+        self._close(recording)
         self._captured, self._recording, self._recorder = recording.graph, None, None
+        self._outer = None, None
 
     def abort(self) -> None:
         """End a recording that this thread has left behind. Not of torch's: for the end of the emulation."""
-        functions = layers_here().functions
-        if self._recording is not None and functions.graph is self:
-            _put_back(self._recorder)
-            functions.recorder = functions.graph = None
+        layers = layers_here()
+        if self._recording is not None and layers.functions.graph is self:
+            self._hand_back(layers)
             self._recording.abort()
             self._forget()
 
@@ -128,10 +132,19 @@ class CUDAGraph:
         self.emulated  # noqa: B018 - raises where nothing was captured
 
     def reset(self) -> None:
-        """Drop what was captured; the graph can capture again."""
+        """Drop what was captured; the graph can capture again.
+
+        A capture that forbids it is invalid from then on, and torch does no more than warn. While it captures, there is
+        nothing to drop.
+        """
         if self._captured is not None:
-            self._captured.release()
-        self._forget()
+            try:
+                current.refuse_unsafe("CUDAGraph.reset", "reset graphs before or after the recording")
+            except CaptureUnsupported as error:
+                warnings.warn(f"CUDA warning: {error}", stacklevel=2)
+            self._captured.drop()
+        if self._recording is None:
+            self._forget()
 
     def pool(self) -> Handle:
         """The handle of the pool. Raises: RuntimeError before the first capture."""
@@ -167,10 +180,24 @@ class CUDAGraph:
         """Raises: NotEmulated."""
         raise not_emulated("torch.cuda.CUDAGraph.get_graph_data", _NO_DRIVER, "call graph.emulated.describe()")
 
+    def _close(self, recording: Recording) -> None:
+        if self._handle is not None and not recording.broken:
+            self._machine.pools.settle(self._handle)
+
+    def _take_over(self, layers: Any) -> None:
+        """This is the graph that the thread captures, and the upper layer of its recording is off the stack."""
+        self._recorder = _take_recorder()
+        layers.functions.recorder, layers.functions.graph = self._recorder, self
+
+    def _hand_back(self, layers: Any) -> None:
+        _put_back(self._recorder)
+        layers.functions.recorder, layers.functions.graph = self._outer
+
     def _forget(self) -> None:
         if self._leave is not None:
             self._leave()
         self._recording = self._recorder = self._captured = self._handle = self._leave = None
+        self._outer = None, None
 
 
 def _take_recorder() -> FunctionMode:

@@ -42,10 +42,9 @@ class Machine:
         self.layers = Layers(self.residence, self.generator, self.switch)
 
     def abort(self) -> None:
-        """End the capture that this thread has left open, if any."""
-        graph = self.layers.functions.graph
-        if graph is not None:
-            graph.abort()
+        """End the captures that this thread has left open, if any."""
+        while self.layers.functions.graph is not None:
+            self.layers.functions.graph.abort()
 
 
 _MACHINES: list[Machine] = []

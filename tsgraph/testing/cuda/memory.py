@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
 
+from tsgraph.backends.emulated import current
+from tsgraph.backends.emulated.memory import lease_of
 from tsgraph.backends.emulated.residence import Place, Residence
+from tsgraph.backends.emulated.streams import is_current_stream_capturing
+from tsgraph.testing.cuda.eager_memory import EagerMemory
 from tsgraph.testing.cuda.pools import Pools
 
 Kind = Literal["allocated", "reserved"]
@@ -20,15 +25,31 @@ class MeteredResidence(Residence):
 
     def __init__(self) -> None:
         super().__init__()
+        self.eager = EagerMemory()
         self._most = self._last = self._added = 0
 
     def add(self, tensor: torch.Tensor, place: Place = "device") -> None:
-        """Put the storage of `tensor` in `place`."""
+        """Put the storage of `tensor` in `place`.
+
+        Raises: CaptureUnsupported where CUDA would be asked for the memory, and a capture forbids it. Torch itself
+        allows it on a stream that is captured.
+        """
+        if lease_of(tensor) is None and not is_current_stream_capturing():
+            self._ask_for(tensor, place)
         super().add(tensor, place)
         if place == "device":
             self._added += tensor.untyped_storage().nbytes()
             if self._last + self._added > self._most:
                 self.look()
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """Nothing: what a failed recording leaves behind is the device's, as on a GPU."""
+
+    def _ask_for(self, tensor: torch.Tensor, place: Place) -> None:
+        if place == "device":
+            self.eager.take(tensor.untyped_storage())
+        elif self.place(tensor) != place:
+            current.refuse_unsafe("an allocation of pinned memory", "pin it before the recording")
 
     def look(self) -> int:
         """The bytes of the live device tensors."""

@@ -33,7 +33,7 @@ def move(mode: EmulatedFunctions, tensor: torch.Tensor, place: Place, told: Opti
     here: Place = "device" if on_device(mode, tensor) else "host"
     if here == place:
         return mode.pass_on(torch.Tensor.to, (tensor,), told | {"dtype": told.get("dtype") or tensor.dtype})
-    if mode.recording:
+    if mode.watched:
         told.pop("copy", None)
         return mode.pass_on(torch.Tensor.to, (tensor, HOST if place == "device" else "cpu"), told)
     return _cross(mode, tensor, place, told)
@@ -84,7 +84,7 @@ def cuda(mode: EmulatedFunctions, function: Function, args: Arguments, options: 
 
 def cpu(mode: EmulatedFunctions, function: Function, args: Arguments, options: Options) -> Any:
     """`Tensor.cpu`, a copy to pageable memory: a recording refuses it."""
-    if mode.recording or not on_device(mode, args[0]):
+    if mode.watched or not on_device(mode, args[0]):
         return mode.pass_on(function, args, options)
     return move(mode, args[0], "host", options)
 
@@ -150,7 +150,7 @@ def from_data(mode: EmulatedFunctions, function: Function, args: Arguments, opti
     place = place_of(options.get("device"))
     if function in _ALIASING and isinstance(data, torch.Tensor) and data.device == HOST and place is not None:
         return move(mode, data, place, _conversion(options))
-    if mode.recording:
+    if mode.watched:
         options |= {"device": HOST} if place == "device" else {}
         return mode.run(function, args, options) if place == "host" else mode.pass_on(function, args, options)
     return _make(mode, function, args, options, place or _follow(mode, function, args, data))

@@ -22,13 +22,11 @@ from tsgraph.backends.emulated.dispatcher import (
     is_composite,
     is_operator,
     is_plain,
-    is_view,
     makes_tensor,
-    returns_facts,
     written_names,
 )
 from tsgraph.backends.emulated.operation import Operation
-from tsgraph.backends.emulated.operations import OperationMode
+from tsgraph.backends.emulated.operations import OperationMode, needs_no_kernel
 from tsgraph.backends.emulated.trees import tensors_in
 from tsgraph.testing.cuda.functions import EmulatedFunctions
 from tsgraph.testing.cuda.generators import drawing_from
@@ -40,6 +38,7 @@ aten = torch.ops.aten
 # They take tensors of the host beside those of the device, by design.
 _MIX = {
     aten._pack_padded_sequence, aten.tensor_split, aten.set_, aten.set_data, aten.is_same_size, aten._ctc_loss,
+    aten.linspace, aten.logspace,
 }  # fmt: skip
 
 
@@ -74,7 +73,7 @@ class EagerOperators(OperationMode):
         operator = operation.operator
         if is_composite(operator):
             return self._decompose(operation)
-        if not self._is_on_device(operation) or is_view(operator) or returns_facts(operator):
+        if not self._is_on_device(operation) or needs_no_kernel(operation):
             return operation.run()
         if not makes_tensor(operation.operator):
             EagerAdmission(self._residence, operation).check()
@@ -94,9 +93,9 @@ class EagerOperators(OperationMode):
     def _run(self, operation: Operation) -> Any:
         draws = torch.Tag.nondeterministic_seeded in operation.operator.tags
         if not draws or operation.arguments().get("generator") is not None:
-            return operation.run()
+            return operation.run_on_device()
         with drawing_from(self._layer.generator):
-            return operation.run()
+            return operation.run_on_device()
 
 
 @attrs.frozen

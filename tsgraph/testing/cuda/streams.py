@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import torch
-
 from tsgraph.backends.emulated import streams
 from tsgraph.testing.cuda.places import DEVICE, check_index
 from tsgraph.testing.cuda.refusals import not_emulated
@@ -127,7 +125,3 @@ def default_stream_as_torchs() -> Iterator[None]:
         yield
     finally:
         default.__class__ = before
-
-
-def record_stream(tensor: torch.Tensor, stream: streams.Stream) -> None:
-    """Nothing to remember: a block is in use for as long as a tensor is, and work is done where it is asked for."""

@@ -75,6 +75,7 @@ _WHY = {
 }
 _UNKNOWN = "there is no GPU, and nothing here stands in for this part"
 _PRIVATE = {"_record_memory_history", "_snapshot", "_dump_snapshot", "_set_allocator_settings", "_compile_kernel"}
+_CLASSES = {"type", "pybind11_type"}  # what classes are that torch defines: the latter with C++ behind them
 _APART = {torch.cuda.amp, torch.cuda.sparse}
 
 
@@ -110,4 +111,4 @@ def _is_refused(name: str, value: object) -> bool:
     """Functions and classes that the module offers. Legacy tensor and storage types refuse on their own."""
     offered = not name.startswith("_") or name in _PRIVATE
     is_own = str(getattr(value, "__module__", "")).startswith(("torch.cuda", "torch.accelerator"))
-    return offered and is_own and (isinstance(value, types.FunctionType) or type(value) is type)
+    return offered and is_own and (isinstance(value, types.FunctionType) or type(value).__name__ in _CLASSES)

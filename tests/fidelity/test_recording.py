@@ -1,0 +1,50 @@
+"""Recordings: tasks shared out to worker processes, which are watched, and put together again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fidelity import samples, tasks
+from tests.fidelity.grounds import Emulated
+from tests.fidelity.recording import NEIGHBOURS, _share, record
+from tests.fidelity.tasks import NotRun, Task, generated, perform, task_of
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_each_task_has_one_worker(workers: int) -> None:
+    """Shares are of nearly one size, in order, and neighbours stay together."""
+    count = 10 * NEIGHBOURS + 5
+    shares = [_share(count, turn, workers) for turn in range(workers)]
+    assert list(range(count)) == sorted(number for share in shares for number in share)
+    assert max(map(len, shares)) - min(map(len, shares)) <= NEIGHBOURS
+    assert all(share == sorted(share) and share[1] == share[0] + 1 for share in shares)
+
+
+def test_workers_observe_what_one_does() -> None:
+    """However many there are, each task is run once, and the items come in the tasks' order."""
+    wanted: list[Task] = generated(0, 2 * NEIGHBOURS)
+    alone, shared = (record(wanted, "emulated", workers=workers) for workers in (1, 2))
+    assert wanted == [task_of(item) for item in shared.items]
+    assert (1, 2, 0) == (alone.made["workers"], shared.made["workers"], shared.made["restarts"])
+    assert [item["observed"] for item in alone.items] == [item["observed"] for item in shared.items]
+
+
+def test_a_task_that_cannot_be_set_up_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails outside of a program is told from what the program does, and names its error."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("no such input")
+
+    monkeypatch.setattr(samples, "observe", fails)
+    with pytest.raises(NotRun, match="ValueError: no such input"):
+        perform({"sample": "add float32 0"}, Emulated())
+    assert perform(tasks.generated(3, 1)[0], Emulated())
+
+
+def test_a_lost_task_restarts_no_worker() -> None:
+    """It is noted with its reason, and the tasks behind it are run by the same process."""
+    wanted: list[Task] = [{"example": "none of this name"}, *generated(0, 1)]
+    made = record(wanted, "emulated")
+    assert [{"example": "none of this name"}] == [task_of(item) for item in made.items if "lost" in item]
+    assert "none of this name" in made.items[-1]["lost"]
+    assert (2, 0) == (len(made.items), made.made["restarts"])

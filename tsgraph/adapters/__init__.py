@@ -1,0 +1,1 @@
+"""Collaborators made from what engines use: ranks over torch.distributed, DeepEP."""

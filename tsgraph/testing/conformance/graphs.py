@@ -1,0 +1,92 @@
+"""`check_backend`, and what a backend promises about graphs: their bytes, where they run, what a release gives back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+from tsgraph.protocols.backend import Backend
+from tsgraph.testing.conformance.backend import BACKEND, BackendTrial, holding
+from tsgraph.testing.conformance.recordings import LARGE, record
+
+
+def check_backend(factory: Callable[[], Backend]) -> None:
+    """Check every promise of `Backend` on what `factory` makes, anew for each.
+
+    Raises: Nonconformance that lists all promises broken.
+    """
+    BACKEND.check(lambda: BackendTrial(factory))
+
+
+@BACKEND.promise("Graph.bytes", "the bytes by which the recording grew its pool")
+def bytes_are_the_growth(trial: BackendTrial) -> str | None:
+    """And the pools' bytes are among the device's."""
+    x, pool = trial.filled(1, LARGE), trial.part.pool()
+    before = pool.bytes
+    graph, kept = record(trial.part, pool, lambda: x * 2)
+    told = pool.bytes - before, trial.part.memory().pooled
+    fits = kept.nbytes <= graph.bytes == told[0] <= told[1]
+    return None if fits else f"{graph.bytes}; its pool grew by {told[0]}, all pools have {told[1]}"
+
+
+@BACKEND.promise("Graph.replay", "work on the caller's current stream")
+def replay_runs_on_the_current_stream(trial: BackendTrial) -> str | None:
+    """A replay on the capture stream is ordered as other work there is."""
+    x = trial.filled(0, 1 << 16)
+    graph, _ = record(trial.part, trial.part.pool(), lambda: x.mul_(2))
+    for _ in range(8):
+        x.add_(1)
+        with trial.part.side_stream():
+            graph.replay()
+    return holding(510, x)
+
+
+@BACKEND.promise("Graph.release", "twice to be once")
+def release_repeats(trial: BackendTrial) -> str | None:
+    """Also after its pool serves others."""
+    x, pool = trial.filled(1), trial.part.pool()
+    graph, _ = record(trial.part, pool, lambda: x * 2)
+    graph.release()
+    graph.release()
+    kept, tripled = record(trial.part, pool, lambda: x * 3)
+    graph.release()
+    kept.replay()
+    return holding(3, tripled)
+
+
+@BACKEND.promise("Graph.release", "an error from a replay after it")
+def release_ends_replays(trial: BackendTrial) -> str | None:
+    """Nothing is run."""
+    x = trial.filled(1)
+    graph, _ = record(trial.part, trial.part.pool(), lambda: x.add_(1))
+    graph.release()
+    try:
+        graph.replay()
+    except RuntimeError:
+        return holding(1, x)
+    return "no error"
+
+
+@BACKEND.promise("Graph.release", "the other graphs of its pool unharmed")
+def release_spares_other_graphs(trial: BackendTrial) -> str | None:
+    """They replay as before."""
+    x, pool = trial.filled(1), trial.part.pool()
+    gone, _ = record(trial.part, pool, lambda: x * 2)
+    graph, tripled = record(trial.part, pool, lambda: x * 3)
+    gone.release()
+    graph.replay()
+    return holding(3, tripled)
+
+
+@BACKEND.promise("Graph.release", "all memory back with the last graph of a pool")
+def release_gives_memory_back(trial: BackendTrial) -> str | None:
+    """Once its outputs are dropped and unused memory is trimmed."""
+    x, pool = trial.filled(1, LARGE), trial.part.pool()
+    doubled, _ = record(trial.part, pool, lambda: x * 2)
+    tripled, _ = record(trial.part, pool, lambda: x * 3)
+    doubled.release()
+    tripled.release()
+    del _
+    gc.collect()
+    trial.part.trim()
+    return f"{pool.bytes} bytes in its pool" if pool.bytes else None
