@@ -24,14 +24,16 @@ class EagerRuntime:
     parts: Parts
     steps: Counter[tuple[Mode, int]] = attrs.field(factory=Counter)
 
-    def step(self, *, rows: int, mode: Mode, **sources: Any) -> Step:
-        """Run the step on `sources` as they are."""
+    def step(self, *, rows: int, mode: Mode, variant: None = None, **sources: Any) -> Step:
+        """Run the step on `sources` as they are; the plain engine has no variants."""
         self.steps[mode, rows] += 1
         return Step(
             self.eager(rows=rows, mode=mode, padded_to=None, **sources), Decision(rows, rows, Reason.ASKED), None
         )
 
-    def eager(self, *, rows: int, mode: Mode, padded_to: int | None = None, **sources: Tensor) -> dict[str, Tensor]:
+    def eager(
+        self, *, rows: int, mode: Mode, variant: str | None = None, padded_to: int | None = None, **sources: Tensor
+    ) -> dict[str, Tensor]:
         """Outputs of the step on `sources`, or on as many rows of them and pads, cut to the live rows."""
         size = rows if padded_to is None else padded_to
         buffers = {name: pad_rows(source, size - rows, PADS.get(name, 0)) for name, source in sources.items()}
@@ -47,7 +49,7 @@ class PaddedRuntime(EagerRuntime):
     size: int = 16
     spoil: Callable[[Parts, dict[str, Tensor]], None] = lambda parts, outputs: None
 
-    def step(self, *, rows: int, mode: Mode, **sources: Any) -> Step:
+    def step(self, *, rows: int, mode: Mode, variant: None = None, **sources: Any) -> Step:
         """Run the step on padded sources, if it is a decode step."""
         if mode is not Mode.DECODE:
             return EagerRuntime.step(self, rows=rows, mode=mode, **sources)

@@ -13,8 +13,9 @@ from torch import Tensor
 from tsgraph.errors import BadBatch
 from tsgraph.keys import Mode, Step
 from tsgraph.reference import Completion, DecoderConfig, EngineConfig, Parts, ReferenceEngine, Request, Sampling, encode
-from tsgraph.reference.engine import sampling_of, sources_of
+from tsgraph.reference.parts import sampling_of
 from tsgraph.reference.scheduler import Sequence
+from tsgraph.reference.sources import sources_of
 
 SMALL = DecoderConfig(width=32, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=40)
 CONFIG = EngineConfig(decoder=SMALL, rows=4, pages=33, page_size=8, context=64)

@@ -37,7 +37,7 @@ def engine_on(backend: Backend, **options: Any) -> ReferenceEngine[GraphRuntime]
 def test_replayed_steps_are_proved(backend: Backend):
     """Every decode step is replayed from a slot of the next size, and equals eager bit by bit at the padded shape."""
     engine = engine_on(backend)
-    proof = ReplayProof(engine.runtime, engine.parts.cache)
+    proof = ReplayProof(engine.runtime, engine.parts)
     decisions: list[Decision] = []
 
     def hook(rows: int, mode: Mode, sources: dict[str, Any], done: Step) -> None:

@@ -25,7 +25,7 @@ def prove(make: Make, spoil: Callable[[Parts, dict[str, Tensor]], None] | None =
     """The proof over a small run whose replays are spoiled."""
     options = {} if spoil is None else {"spoil": spoil}
     engine: ReferenceEngine[Any] = ReferenceEngine(CONFIG, lambda parts: make(parts, **options))
-    proof = ReplayProof(engine.runtime, engine.parts.cache)
+    proof = ReplayProof(engine.runtime, engine.parts)
     engine.generate(REQUESTS, proof)
     return proof
 
@@ -74,7 +74,7 @@ FAULTS = {
     "not a number": (_not_a_number, "logits are nan off eager"),
     "a token": (_wrong_token, "tokens differ from eager at the padded shape"),
     "a logprob": (_wrong_logprob, "logprobs differ from eager at the padded shape"),
-    "a key lost": (_lost_write, "the cache's keys differ"),
+    "a key lost": (_lost_write, "the keys differ"),
 }
 
 

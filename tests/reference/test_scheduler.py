@@ -166,3 +166,47 @@ def test_first_come_first_served(requests: list[Request]):
     sequences = [it.submit(each) for each in requests]
     admitted = [work.sequences[0] for work in run(it) if work.mode is Mode.EXTEND]
     assert sorted(sequences, key=lambda each: each.request.arrival) == admitted
+
+
+# -- several tokens a step --------------------------------------------------------------------------------------------
+
+
+def drafting(lookahead: int = 3, pages: int = 9) -> Scheduler:
+    """A scheduler whose requests have room for some drafts."""
+    words = {"rows": 2, "page_size": PAGE, "pages_per_request": 8, "eos": EOS}
+    return Scheduler(PageAllocator(pages), lookahead=lookahead, **words)
+
+
+def started(it: Scheduler, asked: Request) -> Sequence:
+    """A request that is running."""
+    sequence = it.submit(asked)
+    it.next()
+    return sequence
+
+
+def test_a_step_may_give_several_tokens():
+    """All that was gained is taken in order; the last token and the drafts are read next."""
+    it = drafting()
+    sequence = started(it, request(prompt=2, max_tokens=9))
+    it.accept(sequence, [(4, -1.0), (5, -2.0), (6, -3.0)], [8, 9])
+    assert ([4, 5, 6], [-1.0, -2.0, -3.0]) == (sequence.generated, sequence.logprobs)
+    assert (4, [6, 8, 9]) == (sequence.cached, sequence.unread)
+
+
+@pytest.mark.parametrize(("gained", "status"), [((4, 5, 6), "length"), ((4, EOS, 6), "eos")])
+def test_what_is_gained_beyond_the_end_is_dropped(gained: tuple[int, ...], status: str):
+    """A sequence ends within a step, at its budget or its end-of-sequence token, and leaves once."""
+    it = drafting()
+    sequence = started(it, request(max_tokens=2))
+    it.accept(sequence, [(token, -1.0) for token in gained], [8])
+    assert (status, list(gained[:2])) == (sequence.status, sequence.generated)
+    assert it.allocator.usable_pages == it.allocator.free_pages
+
+
+def test_drafts_have_pages_of_their_own():
+    """A request takes pages for its budget and its drafts, and one that would have none for these is refused."""
+    it = drafting()
+    assert 2 == len(started(it, request(prompt=3, max_tokens=2)).pages)
+    with pytest.raises(BadBatch, match="within 29 tokens") as caught:
+        it.submit(request(prompt=3, max_tokens=27))
+    assert 29 == caught.value.context["limit"]

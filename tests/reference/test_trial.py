@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -11,6 +11,7 @@ import torch
 from tsgraph.keys import Mode
 from tsgraph.reference import DecoderConfig, load_prompts
 from tsgraph.reference.proof import Flip
+from tsgraph.reference.speculation import verify
 from tsgraph.reference.trial import Meter, Trial, config_for, requests_for, run_trial
 
 REQUESTS = requests_for(("one", "another prompt", "three"), 4)
@@ -43,6 +44,32 @@ def test_speeds_are_measured(trial: Trial):
     assert min(trial.replayed_speed, trial.eager_speed) > 0
 
 
+def test_without_drafts_a_row_gains_one_token_a_step(trial: Trial):
+    """Both paths gain one token for each row and decode step."""
+    assert (1.0, 1.0) == (trial.replayed_gain, trial.eager_gain)
+
+
+def test_a_trial_with_drafts_compares_with_decoding_token_by_token(monkeypatch: pytest.MonkeyPatch):
+    """Drafts and recurrent layers hold like all else; rows gain more than one token a step, as many as eagerly.
+
+    Planted: a verification that lets one draft more pass changes replays and eager steps alike. Only the comparison
+    with an engine that decodes token by token can tell, and does.
+    """
+    requests = requests_for(("one", "another prompt"), 3)
+    whole = config_for(requests, "cpu", speculative=True, recurrent=True)
+    config = attrs.evolve(whole, rows=1, decoder=attrs.evolve(SMALL, recurrent=(1,)), variants=False)
+    right = run_trial(requests, config, backend="emulated")
+    assert right.holds
+    assert 1 < right.replayed_gain == right.eager_gain
+    assert right.replayed_gain == right.as_json()["accepted_tokens_per_step"]["replayed"]
+    monkeypatch.setattr(
+        "tsgraph.reference.parts.verify", lambda read, drawn: (verify(read, drawn) + 1).clamp(max=read.shape[1])
+    )
+    wrong = run_trial(requests, config, backend="emulated")
+    assert wrong.proof.holds
+    assert not wrong.holds
+
+
 def test_one_unexplained_difference_breaks_a_trial(trial: Trial):
     """A text that differs beyond rounding, a fault of a step, or no replay at all: each alone is a failure."""
     assert not attrs.evolve(trial, flips=[Flip((0, 1), 2, 3, 0.5)]).holds
@@ -56,6 +83,22 @@ def test_seeds_are_unique():
     requests = requests_for(load_prompts(), 60)
     assert 60 == len({request.sampling.seed for request in requests})
     assert {0.0, 0.8, 1.0, 1.2} == {request.sampling.temperature for request in requests}
+
+
+def test_penalties_come_last():
+    """Requests for an engine with variants come in three phases, so that steps of each variant are served."""
+    samplings = [request.sampling for request in requests_for(load_prompts(), 9, penalties=True)]
+    assert [True] * 3 + [False] * 3 == [each.temperature == 0 for each in samplings[:6]]
+    assert [False] * 6 + [True] * 3 == [each.penalised for each in samplings]
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_each_part_alone_makes_a_full_engine(speculative: bool, recurrent: bool):
+    """Without a part it is the plain engine; with one or both it has variants and the full spec."""
+    config = config_for(REQUESTS, "cpu", speculative=speculative, recurrent=recurrent)
+    assert (speculative, recurrent) == (config.drafts > 0, bool(config.decoder.recurrent))
+    assert config.variants == (config.spec == "reference_full") == (speculative or recurrent)
 
 
 def test_long_prompts_widen_the_tables():
@@ -73,12 +116,17 @@ def test_a_meter_counts_decode_steps_only(eager_runtime: Any):
             """Nothing to wait for."""
 
     class Runtime:
+        outputs: ClassVar[dict[str, Any]] = {}
+
         def step(self, **words: Any) -> Any:
-            return attrs.make_class("Done", ["ready"])(Ready())
+            return attrs.make_class("Done", ["ready", "outputs"])(Ready(), self.outputs)
 
     meter = Meter(Runtime())
     meter.step(rows=5, mode=Mode.EXTEND, input_ids=torch.zeros(5))
-    assert (0, 0.0) == (meter.tokens, meter.speed)
+    assert (0, 0.0, 0.0) == (meter.tokens, meter.speed, meter.gain)
     meter.step(rows=3, mode=Mode.DECODE, input_ids=torch.zeros(3))
     assert 3 == meter.tokens
     assert meter.speed > 0
+    Runtime.outputs["accept_lengths"] = torch.tensor([1, 4, 2])
+    meter.step(rows=3, mode=Mode.DECODE, input_ids=torch.zeros(12))
+    assert (10, 10 / 6) == (meter.tokens, meter.gain)

@@ -27,6 +27,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--prompts", metavar="FILE", help="UTF-8 text, one prompt per line (default: the shipped ones)")
     parser.add_argument("--backend", choices=BACKENDS, default="auto", help="auto: cuda if there is one, else emulated")
     parser.add_argument("--requests", type=_count, default=DEFAULT_REQUESTS, metavar="N", help="how many (default: 24)")
+    parser.add_argument("--speculative", action="store_true", help="verify drafts of a smaller model, 4 tokens a step")
+    parser.add_argument("--recurrent", action="store_true", help="half of the layers keep a state for each request")
     parser.add_argument("--json", action="store_true", help="print one JSON document with all figures")
 
 
@@ -37,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
     from tsgraph.reference import load_prompts
     from tsgraph.reference.trial import config_for, requests_for, run_trial
 
-    device, requests = _device(args.backend), requests_for(load_prompts(args.prompts), args.requests)
+    device, parts = _device(args.backend), {"speculative": args.speculative, "recurrent": args.recurrent}
+    requests = requests_for(load_prompts(args.prompts), args.requests, penalties=any(parts.values()))
     with Console(stderr=True).status("capturing, serving, and running every replayed step again"):
-        trial = run_trial(requests, config_for(requests, device), backend=args.backend)
+        trial = run_trial(requests, config_for(requests, device, **parts), backend=args.backend)
     if args.json:
         print(json.dumps(trial.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -104,6 +107,9 @@ def _show_figures(trial: Trial, console: Console) -> None:
     table.add_row("pad rows", str(counters["pad_rows"]))
     table.add_row("decoding, replayed", f"{trial.replayed_speed:.0f} tokens/s")
     table.add_row("decoding, eager", f"{trial.eager_speed:.0f} tokens/s")
+    if trial.config.drafts:
+        gains = f"{trial.replayed_gain:.2f} replayed, {trial.eager_gain:.2f} eager"
+        table.add_row("accepted tokens per step", f"{gains}, of {trial.config.tokens_per_request}")
     table.add_row("largest logit difference", f"{trial.proof.furthest:.1e}, eager at the live shape")
     console.print(table, "")
     if trial.snapshot["backend"] == "emulated":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tsgraph.reference.cache import PageAllocator, PagedCache
-from tsgraph.reference.engine import Completion, EngineConfig, Parts, ReferenceEngine, graph_runtime
+from tsgraph.reference.config import EngineConfig
+from tsgraph.reference.engine import Completion, ReferenceEngine, graph_runtime
 from tsgraph.reference.model import Decoder, DecoderConfig
+from tsgraph.reference.parts import Parts
 from tsgraph.reference.scheduler import Request, Sampling, Scheduler
 from tsgraph.reference.text import decode, encode, load_prompts
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tsgraph.errors import BadBatch
 from tsgraph.reference.cache import PagedCache, Slots
+from tsgraph.reference.recurrent import Passage
 from tsgraph.reference.text import VOCABULARY
 
 _COUNT = [instance_of(int), ge(1)]
@@ -22,7 +23,10 @@ _COUNT = [instance_of(int), ge(1)]
 
 @attrs.frozen(kw_only=True)
 class DecoderConfig:
-    """The shape of a decoder. The default is tiny: about 0.8 million parameters over byte tokens."""
+    """The shape of a decoder. The default is tiny: about 0.8 million parameters over byte tokens.
+
+    `recurrent` are the layers that keep a state per request instead of keys and values.
+    """
 
     vocabulary: int = attrs.field(default=VOCABULARY, validator=_COUNT)
     width: int = attrs.field(default=128, validator=_COUNT)
@@ -32,13 +36,24 @@ class DecoderConfig:
     head_dim: int = attrs.field(default=32, validator=_COUNT)
     hidden: int = attrs.field(default=352, validator=_COUNT)
     tied: bool = attrs.field(default=True, validator=instance_of(bool))
+    recurrent: tuple[int, ...] = attrs.field(default=(), validator=instance_of(tuple))
     rope_theta: float = attrs.field(default=10_000.0, validator=gt(0.0))
     norm_eps: float = attrs.field(default=1e-5, validator=gt(0.0))
+
+    @property
+    def attending(self) -> int:
+        """How many layers have keys and values in the cache."""
+        return self.layers - len(self.recurrent)
 
     @head_dim.validator
     def _even(self, _: object, value: int) -> None:
         if value % 2:
             raise ValueError(f"head_dim is {value}; rotary positions turn pairs, so it must be even")
+
+    @recurrent.validator
+    def _are_layers(self, _: object, value: tuple[int, ...]) -> None:
+        if not all(layer in range(self.layers) for layer in value):
+            raise ValueError(f"recurrent layers {value}: there are only the layers 0 to {self.layers - 1}")
 
     @kv_heads.validator
     def _divides(self, _: object, value: int) -> None:
@@ -63,20 +78,34 @@ class Decoder(nn.Module):
         self.config = config
         generator = torch.Generator(device).manual_seed(seed)
         self.embedding = _matrix(config.vocabulary, config.width, generator, dtype)
-        self.blocks = nn.ModuleList(_Block(config, generator, dtype) for _ in range(config.layers))
+        kinds = (_RecurrentBlock if layer in config.recurrent else _Block for layer in range(config.layers))
+        self.blocks = nn.ModuleList(kind(config, generator, dtype) for kind in kinds)
+        self._numbers = _numbers(config)
         self.norm = _ones(config.width, generator, dtype)
         self.head = self.embedding if config.tied else _matrix(config.vocabulary, config.width, generator, dtype)
         pairs = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32)
         self.register_buffer("frequencies", config.rope_theta ** (-pairs / config.head_dim), persistent=False)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, slots: Tensor, lengths: Tensor, tables: Tensor, cache: PagedCache
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        lengths: Tensor,
+        tables: Tensor,
+        cache: PagedCache,
+        *,
+        passage: Passage | None = None,
+        each: bool = False,
     ) -> Tensor:
         """Logits of the token after each row's last one, [rows, vocabulary] in float32.
 
+        With `each`, of the token after every one, [rows * n, vocabulary].
+
         `tokens`, `positions` and `slots` (where in the cache each token's key and value go) are [rows * n] integers,
         row by row; `lengths` [rows] are the tokens of each row with these; `tables` [rows, pages] the pages of each
-        row, in order. A token sees the tokens of its row that are not after it. Raises: BadBatch if n is no integer.
+        row, in order. `passage` takes the recurrent layers through their states. A token sees the tokens of its row
+        that are not after it. Raises: BadBatch if n is no integer.
         """
         rows = _rows(lengths, tokens)
         here = _Here(
@@ -84,12 +113,24 @@ class Decoder(nn.Module):
             slots=cache.locate(slots),
             tables=tables,
             hidden=hidden_keys(positions.view(rows, -1), lengths, tables.shape[1] * cache.page_size),
+            cache=cache,
+            passage=passage,
         )
         x = F.embedding(tokens, self.embedding)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, layer, here, cache)
-        last = x.view(rows, -1, self.config.width)[:, -1]
-        return F.linear(_norm(last, self.norm, self.config), self.head).float()
+        for number, block in zip(self._numbers, self.blocks, strict=True):
+            x = block(x, number, here)
+        asked = x if each else x.view(rows, -1, self.config.width)[:, -1]
+        return F.linear(_norm(asked, self.norm, self.config), self.head).float()
+
+    def shortened(self, layers: tuple[int, ...]) -> Decoder:
+        """A decoder of only these `layers`, over the same weights: a smaller one that often guesses alike."""
+        recurrent = tuple(place for place, layer in enumerate(layers) if layer in self.config.recurrent)
+        config = attrs.evolve(self.config, layers=len(layers), recurrent=recurrent)
+        short = Decoder(config, device=self.embedding.device, dtype=self.embedding.dtype)
+        short.blocks = nn.ModuleList(self.blocks[layer] for layer in layers)
+        for name in ("embedding", "norm", "head", "frequencies"):
+            setattr(short, name, getattr(self, name))
+        return short
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions[:, None, None].float() * self.frequencies
@@ -104,6 +145,20 @@ class _Here:
     slots: Slots
     tables: Tensor
     hidden: Tensor
+    cache: PagedCache
+    passage: Passage | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.tables)
+
+
+def _numbers(config: DecoderConfig) -> list[int]:
+    """Each layer's number among those of its kind: its place in the cache, or among the states."""
+    return [
+        sum((other in config.recurrent) == (layer in config.recurrent) for other in range(layer))
+        for layer in range(config.layers)
+    ]
 
 
 class _Block(nn.Module):
@@ -118,21 +173,39 @@ class _Block(nn.Module):
         self.gate_up = _matrix(2 * config.hidden, config.width, generator, dtype)
         self.down = _matrix(config.width, config.hidden, generator, dtype)
 
-    def forward(self, x: Tensor, layer: int, here: _Here, cache: PagedCache) -> Tensor:
-        x = x + self._attention(_norm(x, self.attention_norm, self.config), layer, here, cache)
+    def forward(self, x: Tensor, number: int, here: _Here) -> Tensor:
+        x = x + self._mix(_norm(x, self.attention_norm, self.config), number, here)
         return x + self._mlp(_norm(x, self.mlp_norm, self.config))
 
-    def _attention(self, x: Tensor, layer: int, here: _Here, cache: PagedCache) -> Tensor:
-        c = self.config
+    def _mix(self, x: Tensor, number: int, here: _Here) -> Tensor:
+        c, cache = self.config, here.cache
         heads = F.linear(x, self.qkv).view(len(x), -1, c.head_dim)
         queries, keys, values = heads.tensor_split((c.heads, c.heads + c.kv_heads), dim=1)
-        cache.write(layer, here.slots, _rotate(keys, here.rotation), values)
-        seen = attend(_rotate(queries, here.rotation), *cache.read(layer, here.tables), here.hidden)
+        cache.write(number, here.slots, _rotate(keys, here.rotation), values)
+        seen = attend(_rotate(queries, here.rotation), *cache.read(number, here.tables), here.hidden)
         return F.linear(seen, self.out)
 
     def _mlp(self, x: Tensor) -> Tensor:
         gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, self.down)
+
+
+class _RecurrentBlock(_Block):
+    """A block whose tokens see a decaying sum of those before them, in a state of the request's own."""
+
+    def __init__(self, config: DecoderConfig, generator: torch.Generator, dtype: torch.dtype) -> None:
+        super().__init__(config, generator, dtype)
+        self.decay = _matrix(config.kv_heads, config.width, generator, dtype)
+
+    def _mix(self, x: Tensor, number: int, here: _Here) -> Tensor:
+        c, passage = self.config, here.passage
+        if passage is None:
+            raise BadBatch("a recurrent layer needs a passage through its states", hint="pass passage=…")
+        heads = F.linear(x, self.qkv).view(here.rows, -1, c.heads + 2 * c.kv_heads, c.head_dim).float()
+        queries, keys, values = heads.tensor_split((c.heads, c.heads + c.kv_heads), dim=2)
+        fades = F.linear(x, self.decay).view(here.rows, -1, c.kv_heads).float().sigmoid()
+        seen = passage.run(number, _unit(queries), _unit(keys), values, fades)
+        return F.linear(seen.reshape(len(x), -1).to(x.dtype), self.out)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
@@ -161,6 +234,10 @@ def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rotation
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1)
 
 
 def _norm(x: Tensor, weight: Tensor, config: DecoderConfig) -> Tensor:

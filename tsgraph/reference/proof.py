@@ -15,10 +15,13 @@ import attrs
 import torch
 from torch import Tensor
 
+from tsgraph.buffers.contract import State
 from tsgraph.keys import Mode, Step
-from tsgraph.reference.cache import DUMMY_PAGE, PagedCache
-from tsgraph.reference.engine import Completion, Sources, sampling_of
+from tsgraph.reference.engine import Completion
+from tsgraph.reference.parts import Parts, sampling_of
+from tsgraph.reference.recurrent import RecurrentUpdate
 from tsgraph.reference.sampler import margins
+from tsgraph.reference.sources import Sources
 
 ROUNDING = 1e-4
 """How far a float32 logit may move with the shape of a step; the reference decoder's are of the order of 1."""
@@ -53,14 +56,21 @@ class Flip:
 
 @attrs.define
 class ReplayProof:
-    """A hook for `generate` that checks every replayed step against eager runs of the same step from the same state."""
+    """A hook for `generate` that checks every replayed step against eager runs of the same step from the same state.
+
+    It must see every step: what one step leaves behind is what the next begins from.
+    """
 
     runtime: Any
-    cache: PagedCache
+    parts: Parts
     steps: int = 0
     furthest: float = 0.0
     flips: list[Flip] = attrs.field(factory=list)
     faults: list[str] = attrs.field(factory=list)
+    _before: Outputs = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._before = self._kept()
 
     @property
     def holds(self) -> bool:
@@ -70,37 +80,72 @@ class ReplayProof:
     def __call__(self, rows: int, mode: Mode, sources: Sources, done: Step) -> None:
         """Check one step; steps that were not replayed prove nothing and are passed over.
 
-        Running a step again is idempotent: it reads keys and values of earlier positions only, which it never writes,
-        and those of its own position, which it writes first, from the same tokens. The padded run comes last: it
-        must leave the cache bitwise as the replay did, whatever the live shape rounded otherwise.
+        Caches, recurrent states and counts are put back before each run, and to what the replay left after the last, so
+        that all that follows is the replays' own.
         """
-        if done.decision.eager:
-            return
-        replayed = {name: leaf.clone() for name, leaf in done.outputs.items()}
-        left = self.cache.keys.clone(), self.cache.values.clone()
-        live = self.runtime.eager(rows=rows, mode=mode, **sources)
-        self._compare_live(replayed, live, sources)
-        padded = self.runtime.eager(rows=rows, mode=mode, padded_to=done.decision.padded_to, **sources)
-        self._compare_padded(replayed, padded, left, f"{done.decision}")
-        self.steps += 1
+        if done.decision.key is not None:
+            replayed, left = _cloned(done.outputs), self._kept()
+            words = {"rows": rows, "mode": mode, "variant": done.decision.key.variant, **sources}
+            self._compare_live(rows, replayed, self._again(words), sources)
+            padded = self._again(words, padded_to=done.decision.padded_to)
+            self._compare_padded(replayed, padded, left, f"{done.decision}")
+            self._put_back(left)
+            self.steps += 1
+        self._before = self._kept()
 
-    def _compare_live(self, replayed: Outputs, live: Outputs, sources: Sources) -> None:
+    def _again(self, words: dict[str, Any], padded_to: int | None = None) -> Outputs:
+        """The outputs of an eager run from where the step began. At the padded shape it is a replay's work and no more.
+
+        So what follows a replay, the update of recurrent states, is done here.
+        """
+        self._put_back(self._before)
+        outputs: Outputs = self.runtime.eager(padded_to=padded_to, **words)
+        if padded_to is not None and self.parts.memory is not None:
+            RecurrentUpdate(self.parts.memory).update(outputs, words["rows"])
+        return _cloned(outputs)
+
+    def _kept(self) -> Outputs:
+        return {name: state.tensor.clone() for name, state in self.parts.states.items()}
+
+    def _put_back(self, kept: Outputs) -> None:
+        for name, state in self.parts.states.items():
+            state.tensor.copy_(kept[name])
+
+    def _compare_live(self, rows: int, replayed: Outputs, live: Outputs, sources: Sources) -> None:
         off = float((replayed["logits"] - live["logits"]).abs().max())
         self.furthest = off if math.isnan(off) else max(self.furthest, off)
         if not off <= ROUNDING:
             self.faults.append(f"logits are {off:.1e} off eager at the live shape, beyond {ROUNDING:.0e}")
         won_by = _margins(live["logits"], sources)
         expected, actual = live["tokens"].tolist(), replayed["tokens"].tolist()
-        drawn = zip(_draws(sources), expected, actual, won_by, strict=True)
+        drawn = zip(_draws(len(expected) // rows, sources), expected, actual, won_by, strict=True)
         self.flips.extend(Flip(*each) for each in drawn if each[1] != each[2])
+        self._compare_gains(rows, replayed, live)
 
-    def _compare_padded(self, replayed: Outputs, padded: Outputs, left: tuple[Tensor, Tensor], where: str) -> None:
-        for name in ("logits", "tokens", "logprobs"):
-            if not torch.equal(padded[name], replayed[name]):
+    def _compare_gains(self, rows: int, replayed: Outputs, live: Outputs) -> None:
+        """Rows that drew the same tokens must gain equally many."""
+        if "accept_lengths" in live:
+            alike = (live["tokens"] == replayed["tokens"]).view(rows, -1).all(1)
+            if not torch.equal(live["accept_lengths"][alike], replayed["accept_lengths"][alike]):
+                self.faults.append("accepted tokens differ from eager at the live shape")
+
+    def _compare_padded(self, replayed: Outputs, padded: Outputs, left: Outputs, where: str) -> None:
+        for name, leaf in padded.items():
+            if not torch.equal(leaf, replayed[name]):
                 self.faults.append(f"{name} differ from eager at the padded shape ({where})")
-        for name, before, after in zip(("keys", "values"), left, (self.cache.keys, self.cache.values), strict=True):
-            if not torch.equal(before[DUMMY_PAGE + 1 :], after[DUMMY_PAGE + 1 :]):
-                self.faults.append(f"the cache's {name} differ from what eager at the padded shape writes ({where})")
+        for name, state in self.parts.states.items():
+            if state.sink is not None and not torch.equal(_live(state, left[name]), _live(state, state.tensor)):
+                self.faults.append(f"the {name} differ from what eager at the padded shape leaves ({where})")
+
+
+def _cloned(outputs: Outputs) -> Outputs:
+    return {name: leaf.clone() for name, leaf in outputs.items()}
+
+
+def _live(state: State, tensor: Tensor) -> Tensor:
+    """The rows of `tensor` that may be a request's."""
+    sinks = state.sink or ()
+    return tensor[[row for row in range(len(tensor)) if row not in sinks]]
 
 
 @attrs.define
@@ -110,8 +155,9 @@ class MarginLog:
     margins: dict[Draw, float] = attrs.field(factory=dict)
 
     def __call__(self, rows: int, mode: Mode, sources: Sources, done: Step) -> None:  # noqa: ARG002 -- a hook's words
-        """Note the margins of one step."""
-        self.margins.update(zip(_draws(sources), _margins(done.outputs["logits"], sources), strict=True))
+        """Note the margins of one step. A place that was drawn after a wrong draft is drawn again by a later one."""
+        logits = done.outputs["logits"]
+        self.margins.update(zip(_draws(len(logits) // rows, sources), _margins(logits, sources), strict=True))
 
     def flips(self, expected: Iterable[Completion], actual: Iterable[Completion]) -> list[Flip]:
         """Where completions first differ from the expected ones. What follows a first difference is another text."""
@@ -126,10 +172,13 @@ class MarginLog:
         return None
 
 
-def _draws(sources: Sources) -> list[Draw]:
-    return list(zip(sources["seed"].tolist(), (sources["seq_lens"] - 1).tolist(), strict=True))
+def _draws(each: int, sources: Sources) -> list[Draw]:
+    """What the draws of a step are known by, of `each` per row."""
+    how = sampling_of(sources, each)
+    return list(zip(how.seed.tolist(), how.position.tolist(), strict=True))
 
 
 def _margins(logits: Tensor, sources: Sources) -> list[float]:
-    won_by: list[float] = margins(logits.cpu(), sampling_of(sources)).tolist()
+    each = len(logits) // len(sources["seq_lens"])
+    won_by: list[float] = margins(logits.cpu(), sampling_of(sources, each)).tolist()
     return won_by

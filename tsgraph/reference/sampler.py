@@ -38,10 +38,19 @@ class SamplingTensors:
 
 
 def sample(logits: Tensor, how: SamplingTensors) -> Sampled:
-    """One token a row from `logits` [rows, vocabulary]. Of equal scores the lowest token wins."""
-    tokens = scores(logits, how).argmax(-1)
-    logprobs = logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-    return Sampled(tokens, logprobs)
+    """One token a row from `logits` [rows, vocabulary], and its logprob."""
+    tokens = draw(logits, how)
+    return Sampled(tokens, logprobs_of(logits, tokens))
+
+
+def draw(logits: Tensor, how: SamplingTensors) -> Tensor:
+    """One token a row from `logits` [rows, vocabulary], [rows] int64. Of equal scores the lowest token wins."""
+    return scores(logits, how).argmax(-1)
+
+
+def logprobs_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """The logprob of each row's token under the model's own, unfiltered distribution, [rows] float32."""
+    return logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
 
 
 def margins(logits: Tensor, how: SamplingTensors) -> Tensor:

@@ -7,6 +7,7 @@ step never runs out of pages, and nobody is ever preempted. Admission is first c
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -25,12 +26,22 @@ Status = Literal["waiting", "running", "eos", "length"]
 
 @attrs.frozen(kw_only=True)
 class Sampling:
-    """How a request samples: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 are off, `seed` makes it its own."""
+    """How a request samples: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 are off, `seed` makes it its own.
+
+    The penalties `repetition` (1: off) and `frequency` (0: off) push down what it has drawn before.
+    """
 
     temperature: float = attrs.field(default=0.0, validator=ge(0.0))
     top_k: int = attrs.field(default=0, validator=[instance_of(int), ge(0)])
     top_p: float = attrs.field(default=1.0, validator=[gt(0.0), le(1.0)])
     seed: int = attrs.field(default=0, validator=[instance_of(int), ge(0), lt(2**63)])
+    repetition: float = attrs.field(default=1.0, validator=gt(0.0))
+    frequency: float = 0.0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether it asks for a penalty."""
+        return self.repetition != 1 or self.frequency != 0
 
 
 @attrs.frozen(kw_only=True)
@@ -52,12 +63,13 @@ class Request:
 class Sequence:
     """A request on its way: `tokens` so far, how many of them are `cached`, and the row and pages it holds now.
 
-    `status` "eos" and "length" say why it is finished.
+    `drafts` are guesses at the tokens that come next. `status` "eos" and "length" say why it is finished.
     """
 
     request: Request
     tokens: list[int]
     logprobs: list[float] = attrs.field(factory=list)
+    drafts: tuple[int, ...] = ()
     cached: int = 0
     row: int = NO_ROW
     pages: tuple[int, ...] = ()
@@ -74,9 +86,14 @@ class Sequence:
         return self.tokens[len(self.request.prompt) :]
 
     @property
-    def unread(self) -> range:
-        """Positions of the tokens that the model has not read yet: the whole prompt, then one token at a time."""
-        return range(self.cached, len(self.tokens))
+    def unread(self) -> list[int]:
+        """What the model reads next, from position `cached` on: the whole prompt, then the last token and drafts."""
+        return [*self.tokens[self.cached :], *self.drafts]
+
+    @property
+    def state_slot(self) -> int:
+        """The slot of its recurrent state, 0 too; -1 while it holds no row."""
+        return self.row - 1
 
     def append(self, token: int, logprob: float, eos: int | None) -> None:
         """Take in what the model made of the unread tokens."""
@@ -91,7 +108,7 @@ class Sequence:
 
 @attrs.frozen
 class Work:
-    """One step: EXTEND reads one prompt, DECODE one token of every running sequence, IDLE waits for arrivals."""
+    """One step: EXTEND reads one prompt, DECODE the last token of every running sequence, IDLE waits for arrivals."""
 
     mode: Mode
     sequences: tuple[Sequence, ...] = ()
@@ -99,13 +116,18 @@ class Work:
 
 @attrs.define(eq=False)
 class Scheduler:
-    """Who runs when. `rows`: most sequences at a time; they get the request-pool rows 1..rows, as row 0 is reserved."""
+    """Who runs when. `rows`: most sequences at a time; they get the request-pool rows 1..rows, as row 0 is reserved.
+
+    `lookahead`: tokens beyond its budget that each has pages for. Were drafts beyond it to lie in the dummy page, a row
+    would see there what others wrote, and its logits would depend on its company.
+    """
 
     allocator: PageAllocator
     rows: int = attrs.field(validator=[instance_of(int), ge(1)], kw_only=True)
     page_size: int = attrs.field(validator=[instance_of(int), ge(1)], kw_only=True)
     pages_per_request: int = attrs.field(validator=[instance_of(int), ge(1)], kw_only=True)
     eos: int | None = attrs.field(default=None, kw_only=True)
+    lookahead: int = attrs.field(default=0, validator=[instance_of(int), ge(0)], kw_only=True)
     now: int = attrs.field(default=0, init=False)
     running: list[Sequence] = attrs.field(factory=list, init=False)
     _waiting: deque[Sequence] = attrs.field(factory=deque, init=False)
@@ -137,12 +159,20 @@ class Scheduler:
         if sequence.finished:
             self._leave(sequence)
 
+    def accept(self, sequence: Sequence, gained: Iterable[tuple[int, float]], drafts: Iterable[int] = ()) -> None:
+        """Give `sequence` the tokens and logprobs that it gained in a step, up to its end, and guesses at the next."""
+        for token, logprob in gained:
+            if not sequence.finished:
+                self.record(sequence, token, logprob)
+        sequence.drafts = tuple(drafts)
+
     def _check_fits(self, request: Request) -> None:
         most = min(self.pages_per_request, self.allocator.usable_pages)
         if self._pages(request) > most:
             what = f"a request of {request.budget} tokens needs {self._pages(request)} pages, one may have {most}"
-            hint = f"keep prompt and max_tokens within {most * self.page_size} tokens together"
-            raise BadBatch(what, hint=hint, tokens=request.budget, limit=most * self.page_size)
+            limit = most * self.page_size - self.lookahead
+            hint = f"keep prompt and max_tokens within {limit} tokens together"
+            raise BadBatch(what, hint=hint, tokens=request.budget, limit=limit)
 
     def _can_admit(self) -> bool:
         if not self._waiting or not self._free_rows:
@@ -164,4 +194,4 @@ class Scheduler:
         sequence.row, sequence.pages = NO_ROW, ()
 
     def _pages(self, request: Request) -> int:
-        return -(-request.budget // self.page_size)
+        return -(-(request.budget + self.lookahead) // self.page_size)
