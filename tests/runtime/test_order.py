@@ -38,7 +38,10 @@ def build(backend, calls, step=None, variants=(), **rest):
 
 def test_a_capture_asks_each_collaborator_as_the_spec_says(backend, calls):
     """One slot's capture makes exactly the declared calls: four warm-ups, bind, record, drain, vote."""
-    build(backend, calls).capture()
+    runtime = build(backend, calls)
+    assert [("attention.init_state", 4), ("drafter.init_state", 4)] == calls  # once, when it is built (R2)
+    calls.clear()
+    runtime.capture()
     both = [("attention.bind", 4), ("drafter.bind", 4)]
     prepare = ("sampler.prepare", 4, "default")
     warm = [("grammar.bind", 4), ("ranks.meet",), prepare, *both, ("grammar.push", 4), ("forward",)]
@@ -61,6 +64,7 @@ def test_a_replay_refreshes_the_target_then_the_draft_then_restores(backend, cal
 def test_an_eager_step_has_the_same_interface(backend, calls):
     """An eager decode step begins metadata eagerly and updates recurrent state; another mode does not update it."""
     runtime = build(backend, calls)
+    calls.clear()
     runtime(ids=IDS)
     begin = [("attention.begin_eager", 3), ("drafter.begin_eager", 3), ("forward",)]
     assert [*begin, ("recurrent.update", 3)] == calls
