@@ -14,11 +14,13 @@ from tests.faults.histories import Rows, Turn
 from tests.faults.rig import require
 from tests.faults.shape import Shape
 from tsgraph.capture.mode import is_capturing, set_capturing
-from tsgraph.keys import Batch
+from tsgraph.keys import Batch, RankCounts
 from tsgraph.runtime import GraphRuntime
 from tsgraph.testing.fakes import FakeRanks
 
 SIZES = ((1, 2), (2, 5), (1, 3, 4))
+MOMENTS: tuple[Moment, ...] = ("warming", "recording")
+SPECULATIVE = Shape(spec="speculative", sizes=(1, 2))
 VARIANTS = (("default",), ("default", "greedy"))
 
 shapes = st.builds(
@@ -42,6 +44,31 @@ def check_capture(shape: Shape) -> None:
     pooled, largest = runtime.backend.memory().pooled, max(slot.bytes for slot in runtime.slots.values())
     require(pooled == largest, f"the pool has {pooled} bytes, its largest graph {largest}: it is not one pool (R5)")
     _check_each_slot(runtime)
+
+
+def check_context(shape: Shape) -> None:
+    """What is warmed up and recorded pretends that every rank has as many rows, all of them decoding."""
+    seen: list[tuple[int, RankCounts | None]] = []
+    for moment in MOMENTS:
+        bench = Bench(shape, lambda _, batch: seen.append((batch.rows, batch.counts)), moment)
+        bench.captured(ranks=FakeRanks(count=2))
+    require({rows for rows, _ in seen} == set(shape.sizes), "some slot was not recorded")
+    for rows, counts in seen:
+        expected = RankCounts([rows * shape.tokens] * 2, [rows] * 2, all_decode_or_idle=True)
+        require(counts == expected, f"{rows} rows were recorded with {counts} (R14, R15)")
+
+
+def check_setup(equal: bool) -> None:
+    """Metadata make their state for the largest slot, and a draft shares indices exactly where forms are equal."""
+    bench = Bench(SPECULATIVE)
+    target, draft = bench.parts.attention, bench.parts.drafter
+    target.kv_indices, draft.kv_indices = torch.zeros(4), torch.zeros(4 if equal else 3)
+    bench.runtime()
+    told = [part.setup and part.setup.rows for part in (target, draft)]
+    require(told == [max(SPECULATIVE.sizes)] * 2, f"metadata were made for {told} rows (R2)")
+    require(
+        (draft.kv_indices is target.kv_indices) == equal, "indices of other forms are shared, or equal ones not (R3)"
+    )
 
 
 def check_default(shape: Shape) -> None:

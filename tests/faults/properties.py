@@ -192,6 +192,22 @@ PROPERTIES: tuple[Property[Any], ...] = (
         most=5,
     ),
     Property(
+        "what a recording pretends of other ranks",
+        ("R14", "R15"),
+        capture_checks.shapes,
+        capture_checks.check_context,
+        _one(Shape(sizes=(1, 2)), "one_ranks_counts", "other_collectives_recorded"),
+        most=5,
+    ),
+    Property(
+        "what a runtime is set up with",
+        ("R2", "R3"),
+        st.booleans(),
+        capture_checks.check_setup,
+        _one(False, "metadata_not_made", "unequal_indices_shared"),
+        most=4,
+    ),
+    Property(
         "slots and what they share",
         ("R4", "R5", "R6", "R7", "R8", "R10", "R20", "R22", "R23", "R43", "C3"),
         capture_checks.shapes,

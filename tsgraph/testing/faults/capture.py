@@ -15,9 +15,13 @@ import attrs
 from tsgraph import assembly
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.state import StateGuard
+from tsgraph.capture import setup
 from tsgraph.capture.mode import is_capturing, set_capturing
 from tsgraph.capture.pipeline import Pipeline, SessionWork
 from tsgraph.capture.session import Capturer
+from tsgraph.capture.setup import SetupWork
+from tsgraph.dispatch.peers import Peers
+from tsgraph.keys import RankCounts
 from tsgraph.testing.faults.fault import Fault, Patch, nothing, replaced
 
 Step = Callable[[Pipeline], Any]
@@ -47,6 +51,18 @@ def _collector_kept() -> Iterator[None]:
 def _skipped(name: str, step: str, says: str, *breaks: str, worker: type = Pipeline, **rest: Any) -> Fault:
     """The fault `name`: `step` does nothing."""
     return Fault(name, says, breaks, (Patch(worker, step, replaced(nothing)),), **rest)
+
+
+def _of_one_rank(self: Peers, rows: int) -> RankCounts | None:
+    return None if self.count == 1 else RankCounts([rows * self.tokens_per_request], [rows], all_decode_or_idle=True)
+
+
+def _as_if_extending(uniform: Callable[[Peers, int], Any]) -> Callable[[Peers, int], Any]:
+    def wrong(self: Peers, rows: int) -> Any:
+        counts = uniform(self, rows)
+        return counts and attrs.evolve(counts, all_decode_or_idle=False)
+
+    return wrong
 
 
 def _once(step: Step) -> Step:
@@ -206,6 +222,30 @@ FAULTS = (
         "the batch that is recorded holds copies of the static buffers",
         ("R19",),
         (Patch(Arena, "views", _copied_views),),
+    ),
+    Fault(
+        "one_ranks_counts",
+        "what is recorded has the counts of this rank alone",
+        ("R14",),
+        (Patch(Peers, "uniform", replaced(_of_one_rank)),),
+    ),
+    Fault(
+        "other_collectives_recorded",
+        "what is recorded takes the collectives of steps in which some rank extends",
+        ("R15",),
+        (Patch(Peers, "uniform", _as_if_extending),),
+    ),
+    Fault(
+        "metadata_not_made",
+        "metadata are never told to make their state, and say that they were",
+        ("R2",),
+        (Patch(SetupWork, "init_metadata", replaced(nothing)),),
+    ),
+    Fault(
+        "unequal_indices_shared",
+        "a draft shares the target's indices whatever their forms",
+        ("R3",),
+        (Patch(setup, "_form", replaced(nothing)),),
     ),
     Fault(
         "full_hidden_wrong",
