@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
 from tests.soak.jobs import SHARES, Outcome, run
 
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("examples", nargs="?", type=int, default=10_000, help="how many, about (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more after so long")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the first task")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first task")
     parsed = parser.parse_args(arguments)
     began = time.monotonic()
     outcomes = list(_outcomes(parsed, began))
@@ -52,11 +51,14 @@ def _outcomes(parsed: argparse.Namespace, began: float) -> Iterator[Outcome]:
             if outcome.find or time.monotonic() - began > parsed.seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 yield outcome
-                yield from (
-                    done.result() for done in futures if done.done() and not done.cancelled() and done != future
-                )
+                yield from _finished(futures, future)
                 return
             yield outcome
+
+
+def _finished(futures: Iterable[Future[Outcome]], told: Future[Outcome]) -> Iterator[Outcome]:
+    done = (future for future in futures if future.done() and not future.cancelled() and future is not told)
+    return (future.result() for future in done)
 
 
 def _tell(outcomes: Sequence[Outcome], seconds: float, seed: int) -> None:
