@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from tsgraph.capture.mode import is_capturing as is_capturing
     from tsgraph.errors import BadBatch as BadBatch
     from tsgraph.errors import BadGeometry as BadGeometry
+    from tsgraph.errors import BadGrammar as BadGrammar
     from tsgraph.errors import CallerError as CallerError
     from tsgraph.errors import CaptureFailed as CaptureFailed
     from tsgraph.errors import CaptureUnsupported as CaptureUnsupported
     from tsgraph.errors import CollaboratorError as CollaboratorError
     from tsgraph.errors import ContractViolation as ContractViolation
     from tsgraph.errors import DeviceError as DeviceError
+    from tsgraph.errors import HostFunctionFailed as HostFunctionFailed
     from tsgraph.errors import IllegalTransition as IllegalTransition
     from tsgraph.errors import InternalError as InternalError
     from tsgraph.errors import LeaseExpired as LeaseExpired
@@ -57,10 +59,10 @@ _PUBLIC = {
     "tsgraph.groups": ("CacheGroup",),
     "tsgraph.keys": ("Batch", "Decision", "Geometry", "Mode", "RankCounts", "Reason", "SlotKey", "Step"),
     "tsgraph.errors": (
-        "BadBatch", "BadGeometry", "CallerError", "CaptureFailed", "CaptureUnsupported", "CollaboratorError",
-        "ContractViolation", "DeviceError", "IllegalTransition", "InternalError", "LeaseExpired", "NotEmulated",
-        "OutOfBudget", "RankDisagreement", "ReplayFailed", "RuleViolation", "SpecError", "StaleSlot", "TsgraphError",
-        "UnknownSlot", "WrongThread",
+        "BadBatch", "BadGeometry", "BadGrammar", "CallerError", "CaptureFailed", "CaptureUnsupported",
+        "CollaboratorError", "ContractViolation", "DeviceError", "HostFunctionFailed", "IllegalTransition",
+        "InternalError", "LeaseExpired", "NotEmulated", "OutOfBudget", "RankDisagreement", "ReplayFailed",
+        "RuleViolation", "SpecError", "StaleSlot", "TsgraphError", "UnknownSlot", "WrongThread",
     ),
 }  # fmt: skip
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
@@ -70,10 +72,19 @@ __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 — made from the one table a
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _kept(name, import_module("importlib.metadata").version("tsgraph"))
+        return _kept(name, _version())
     if name not in _HOME:
         raise AttributeError(f"module 'tsgraph' has no attribute {name!r}")
     return _kept(name, getattr(import_module(_HOME[name]), name))
+
+
+def _version() -> str:
+    """The version that is installed; "unknown" in a checkout that is on the path and was not installed."""
+    metadata = import_module("importlib.metadata")
+    try:
+        return str(metadata.version("tsgraph"))
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _kept(name: str, value: Any) -> Any:

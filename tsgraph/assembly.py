@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from tsgraph.dispatch.peers import Peers
 from tsgraph.dispatch.sizes import capture_sizes
 from tsgraph.errors import ContractViolation
 from tsgraph.events import Observer, Observers
+from tsgraph.grammar.door import Door
 from tsgraph.keys import Batch, Geometry, Mode, Reason
 from tsgraph.lifecycle import Lifecycle
 from tsgraph.protocols import collaborators as protocols
@@ -79,6 +80,11 @@ class Collaborators:
         """Those that have metadata, by name: the target's first, then the draft's."""
         parts = {"Attention": self.attention, "Drafter": self.drafter}
         return {name: part for name, part in parts.items() if part is not None}
+
+    def written(self) -> dict[str, torch.Tensor]:
+        """The memory of parts that steps write: a part names it in `written`, if it has such."""
+        parts = self.present().items()
+        return {f"{name} {key}": each for name, part in parts for key, each in getattr(part, "written", {}).items()}
 
     def check_pads(self, fields: Sequence[Field]) -> None:
         """Refuse a part that reads a buffer and does not honour its pad."""
@@ -139,7 +145,7 @@ class Declaration:
 
     def engine(self, law: Spec, arena: Arena) -> Engine:
         """What pipelines and programs work with."""
-        owners = Owners(arena, self.state, self.modules, self.fixed)
+        owners = Owners(arena, self.state, self.modules, self.fixed, self.collaborators.written())
         parts = {
             name: part for name, part in self.collaborators.present().items() if name not in ("recurrent", "drafter")
         }
@@ -211,6 +217,7 @@ class Parts:
     sizes: tuple[int, ...]
     variants: tuple[str, ...]
     peers: Peers
+    door: Door | None
 
     def padded_batch(self, rows: int, variant: str) -> Batch:
         """The batch of `rows` rows over the static buffers: a slot's own where one has that size."""
@@ -257,7 +264,15 @@ def assemble(declared: Declaration) -> Parts:
         sizes=sizes,
         variants=variants,
         peers=engine.peers,
+        door=_door(engine.grammar, lifecycle, slots.values()),
     )
+
+
+def _door(grammar: protocols.Grammar | None, lifecycle: Lifecycle, slots: Collection[Slot]) -> Door | None:
+    def holders() -> Iterator[str]:
+        return (str(slot) for slot in slots if slot.tickets)
+
+    return None if grammar is None else Door(lifecycle=lifecycle, grammar=grammar, holders=holders)
 
 
 def _marks(declared: Mapping[str, Output], given: Marks) -> OutputMarks:

@@ -10,6 +10,7 @@
     │   ├── WrongThread (RuntimeError)           a runtime belongs to one thread at a time
     │   ├── UnknownSlot (KeyError)               no slot has this key
     │   ├── BadGeometry (ValueError)             numbers of an engine that cannot be
+    │   ├── BadGrammar (ValueError)              a grammar that cannot be read, or that its tokens cannot keep
     │   └── BadBatch (ValueError)                rows, shapes, dtypes or devices do not fit the spec
     ├── CollaboratorError
     │   └── ContractViolation (TypeError)        a collaborator does not keep its protocol
@@ -17,6 +18,7 @@
     │   ├── CaptureFailed (RuntimeError)         a slot could not be captured; the cause is chained
     │   ├── CaptureUnsupported (RuntimeError)    an operation that no recording may contain
     │   ├── ReplayFailed (RuntimeError)          a recorded graph failed to run
+    │   ├── HostFunctionFailed (RuntimeError)    Python that the device ran in a step raised
     │   ├── OutOfBudget (MemoryError)            the plan does not fit the memory granted to it
     │   ├── RankDisagreement (RuntimeError)      ranks did not settle on one outcome
     │   └── NotEmulated (NotImplementedError)    a part of torch.cuda that the emulation does not have
@@ -125,6 +127,12 @@ class BadBatch(CallerError, ValueError):
     code = "bad_batch"
 
 
+class BadGrammar(CallerError, ValueError):
+    """A grammar that cannot be read, or that the given tokens cannot keep. Names the part at fault."""
+
+    code = "bad_grammar"
+
+
 class CollaboratorError(TsgraphError):
     """A collaborator is at fault."""
 
@@ -164,6 +172,16 @@ class ReplayFailed(DeviceError, RuntimeError):
     """A recorded graph failed to run."""
 
     code = "replay_failed"
+
+
+class HostFunctionFailed(DeviceError, RuntimeError):
+    """Python that the device ran, in a replay or outside one, raised; what came after it ran all the same.
+
+    `context` has the `function`, the `line` that put it on its stream, and its `traceback` as text; the error itself is
+    chained. Errors of other functions are in the notes.
+    """
+
+    code = "host_function_failed"
 
 
 class OutOfBudget(DeviceError, MemoryError):

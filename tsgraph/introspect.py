@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import attrs
 from rich.console import Console
 from rich.table import Table
 
 from tsgraph.slots.slot import Slot
+
+if TYPE_CHECKING:
+    from tsgraph.runtime import GraphRuntime
 
 
 def describe_slot(slot: Slot) -> dict[str, Any]:
@@ -23,6 +27,27 @@ def describe_slot(slot: Slot) -> dict[str, Any]:
         "bytes": slot.bytes,
         "seconds": round(slot.seconds, 6),
         "history": [entry.name for entry in slot.history],
+    }
+
+
+def count_replays(slots: Iterable[Slot]) -> dict[str, int]:
+    """Replays of all `slots`, and the pad rows that these computed."""
+    counts = [slot.counts for slot in slots]
+    return {"replays": sum(each.replays for each in counts), "pad_rows": sum(each.pad_rows for each in counts)}
+
+
+def describe_runtime(runtime: GraphRuntime) -> dict[str, Any]:
+    """Everything about a runtime as plain JSON data."""
+    return {
+        "spec": {"name": runtime.spec.name, "version": runtime.spec.version},
+        "backend": runtime.backend.name,
+        "device": str(runtime.backend.device),
+        "enabled": runtime.enabled,
+        "sizes": list(runtime.sizes),
+        "variants": list(runtime.variants),
+        "slots": [describe_slot(slot) for slot in runtime.slots.values()],
+        "counters": runtime.counters(),
+        "memory": attrs.asdict(runtime.backend.memory()),
     }
 
 

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from tsgraph import events
 from tsgraph.assembly import Collaborators, Declaration, assemble
 from tsgraph.buffers.contract import Fixed, Rows, State, as_buffers
 from tsgraph.buffers.staging import Staging, eager_inputs
 from tsgraph.dispatch.decision import Dispatch
-from tsgraph.errors import BadBatch
+from tsgraph.errors import BadBatch, CallerError
 from tsgraph.events import Observer
-from tsgraph.introspect import describe_slot, slot_table
+from tsgraph.grammar.door import callers_line
+from tsgraph.introspect import count_replays, describe_runtime, slot_table
 from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, RankCounts, Reason, Step
 from tsgraph.lifecycle import Cause
 from tsgraph.observe.logs import write_log
 from tsgraph.replay.eager import EagerPath
 from tsgraph.replay.program import Program, compile_program
+from tsgraph.replay.reasons import EagerReasons
 from tsgraph.replay.routes import Routes
 from tsgraph.slots.outputs import Marks
 from tsgraph.spec.load import load_spec
@@ -28,6 +29,7 @@ from tsgraph.spec.model import Spec
 
 if TYPE_CHECKING:
     from tsgraph.capture.session import CaptureSummary
+    from tsgraph.grammar.door import Door
     from tsgraph.protocols.backend import Backend
     from tsgraph.slots.slot import Slot
 
@@ -87,8 +89,9 @@ class GraphRuntime:
         )
         self._parts = assemble(declared)
         self._recurrent = declared.collaborators.recurrent
+        self._door = self._parts.door
         self._eager_path = EagerPath(
-            engine=self._parts.engine, lifecycle=self._parts.lifecycle, recurrent=self._recurrent
+            engine=self._parts.engine, lifecycle=self._parts.lifecycle, recurrent=self._recurrent, door=self._door
         )
         self.spec = self._parts.spec
         self.geometry = geometry
@@ -96,8 +99,7 @@ class GraphRuntime:
         self.slots = self._parts.slots
         self._enabled = True
         self._routes = Routes(Dispatch(self._parts.sizes, peers=self._parts.peers))
-        self._reasons = dict.fromkeys(Reason, 0)
-        self._last_eager: tuple[Reason | None, int] = (None, 0)
+        self._reasons = EagerReasons(self._parts.observers)
         self._publish()
 
     @classmethod
@@ -216,7 +218,8 @@ class GraphRuntime:
         if padded_to is None:
             counts = self._parts.peers.checked(counts, live, mode)
             return self._eager(Decision(live, live, Reason.ASKED), mode, variant, counts, sources)
-        batch = self._parts.padded_batch(padded_to, variant)
+        self._eager_path.admit()
+        batch = self._masked(attrs.evolve(self._parts.padded_batch(padded_to, variant)))
         Staging(self._parts.engine.arena, padded_to).stage(live, sources)
         returned = self._eager_path.run(batch)
         return self._parts.engine.marks.bind(returned, rows=batch.rows, tokens=batch.tokens).cut(live)
@@ -229,21 +232,16 @@ class GraphRuntime:
         buffers, tokens = eager_inputs(parts.engine.arena, rows, sources, tokens=exact)
         batch = attrs.evolve(parts.padded_batch(rows, variant), buffers=buffers, tokens=tokens, mode=mode)
         batch.counts = counts
-        self._count_eager(decision)
-        return self._eager_path.serve(batch)
+        self._eager_path.admit()
+        self._reasons.note(decision, self.slots.values())
+        return self._eager_path.serve(self._masked(batch))
 
-    def _count_eager(self, decision: Decision) -> None:
-        """Count the reason; tell observers where it differs from the last eager step's, or replays came between."""
-        self._reasons[decision.reason] += 1
-        now = (decision.reason, sum(slot.counts.replays for slot in self.slots.values()))
-        before, self._last_eager = self._last_eager, now
-        if now != before and decision.reason is not Reason.ASKED:
-            self._parts.observers.emit(
-                events.DISPATCH_REASON_CHANGED,
-                rows=decision.rows,
-                reason=decision.reason.name.lower(),
-                why=str(decision),
-            )
+    def _masked(self, batch: Batch) -> Batch:
+        """`batch` with the mask that it reads: a slot of its size need not have bound one, nor exist (R18)."""
+        grammar = self._parts.engine.grammar
+        if grammar is not None:
+            batch.mask = grammar.bind(batch)
+        return batch
 
     def _live_rows(self, rows: int | None, sources: Mapping[str, Any]) -> int:
         if rows is None:
@@ -254,6 +252,35 @@ class GraphRuntime:
 
     def _unknown_variant(self, variant: str | None) -> BadBatch:
         return BadBatch(f"variant {variant!r} was never captured", hint=f"the variants are {', '.join(self.variants)}")
+
+    # -- grammar ------------------------------------------------------------------------------------------------------
+
+    def push(
+        self, rows: int, *entry: Any, who: str | None = None, by: Callable[..., Any] | None = None, **words: Any
+    ) -> Any:
+        """Push the grammar entry of the next forward, of `rows` live rows; returns its ticket.
+
+        Every forward takes exactly one, an idle one (0 rows) included. Where serving raises before its graph was
+        launched, or its step raises, the entry is left: `cancel` it, or serve again if the step had not taken it yet.
+        `entry` and `words` are further arguments of the grammar's `push`, or of `by` in its place. `who` pushes, for
+        errors (None: the caller's line).
+
+        Raises: RuleViolation while another entry waits (R22), naming who pushed it; CallerError without a grammar; what
+        the grammar raises. Nothing is pushed then.
+        """
+        return self._entrance().push(rows, *entry, who=who or callers_line(), by=by, **words)
+
+    def cancel(self, ticket: Any) -> bool:
+        """Take back the entry of `ticket`, if no forward was served with it; whether it waited.
+
+        A step that raised was not served: what it drew is never accepted.
+        """
+        return self._entrance().cancel(ticket)
+
+    def _entrance(self) -> Door:
+        if self._door is None:
+            raise CallerError("there is no grammar to push entries for", hint="pass grammar= to the runtime")
+        return self._door
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -318,7 +345,10 @@ class GraphRuntime:
         self._routes = self._routes.renewed(dispatch, ready, parts.variants, self._compile)
 
     def _compile(self, slot: Slot) -> Program:
-        return compile_program(slot, self._parts.engine, recurrent=self._recurrent, lifecycle=self._parts.lifecycle)
+        parts = self._parts
+        return compile_program(
+            slot, parts.engine, recurrent=self._recurrent, lifecycle=parts.lifecycle, door=self._door
+        )
 
     # -- introspection ------------------------------------------------------------------------------------------------
 
@@ -348,26 +378,11 @@ class GraphRuntime:
 
     def counters(self) -> dict[str, Any]:
         """Replays, pad rows that they computed, and eager steps by reason."""
-        slots = self.slots.values()
-        return {
-            "replays": sum(slot.counts.replays for slot in slots),
-            "pad_rows": sum(slot.counts.pad_rows for slot in slots),
-            "eager": {reason.name.lower(): n for reason, n in self._reasons.items() if n},
-        }
+        return {**count_replays(self.slots.values()), "eager": self._reasons.by_name()}
 
     def snapshot(self) -> dict[str, Any]:
         """Everything about the runtime as plain JSON data."""
-        return {
-            "spec": {"name": self.spec.name, "version": self.spec.version},
-            "backend": self.backend.name,
-            "device": str(self.backend.device),
-            "enabled": self._enabled,
-            "sizes": list(self.sizes),
-            "variants": list(self.variants),
-            "slots": [describe_slot(slot) for slot in self.slots.values()],
-            "counters": self.counters(),
-            "memory": attrs.asdict(self.backend.memory()),
-        }
+        return describe_runtime(self)
 
     def table(self, width: int = 100) -> str:
         """The slots as a table of `width` columns."""

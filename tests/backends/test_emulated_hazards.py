@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tsgraph.backends.emulated import EmulatedBackend
 from tsgraph.backends.emulated.graph import EmulatedGraph
 from tsgraph.backends.emulated.hazards import Access, Race, Region, Step, Timeline
-from tsgraph.backends.emulated.hostfunc import record_host_function
 from tsgraph.backends.emulated.streams import Event, Stream, current_stream, record_stream, using
 from tsgraph.errors import CaptureUnsupported
 
@@ -344,7 +343,7 @@ class TestRecordings:
         host = backend.pin((4, 4), torch.float32)
 
         def step(*, ordered: bool) -> None:
-            fetch = partial(record_host_function, print, host)
+            fetch = partial(backend.host_function, partial(print, host))
             forked(side, fetch, lambda: host.copy_(x, non_blocking=True), ordered=ordered)
 
         record(backend, lambda: step(ordered=True))

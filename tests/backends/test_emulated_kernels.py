@@ -61,6 +61,39 @@ def test_batch_norm_keeps_its_statistics_in_float(record: Record, rows: torch.Te
     assert torch.allclose(wanted, statistics[0], rtol=1e-3)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("operator", [torch.native_batch_norm, torch._native_batch_norm_legit])
+def test_batch_norm_into_given_outputs(
+    record: Record, rows: torch.Tensor, operator: Callable[..., object], training: bool
+) -> None:
+    """They get what it returns, and those that are empty the shape, too."""
+
+    def step(**out: object) -> object:
+        return operator(rows, None, None, rows[0].clone(), rows[3].clone(), training, 0.1, 0.1, **out)
+
+    def fill() -> object:
+        return step(out=tuple(rows.new_empty(shape) for shape in ((4, 6), 0, 0)))
+
+    made = replayed(record, fill)
+    assert [(4, 6), (6,), (6,)] == [tuple(each.shape) for each in made]
+    for expected, actual in zip(replayed(record, step), made, strict=True):
+        assert torch.equal(expected, actual)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_geqrf_is_recorded(record: Record, rows: torch.Tensor, count: int) -> None:
+    """Though torch has no fake kernel for it: matrices are laid out column by column, as eagerly."""
+
+    def step() -> object:
+        return torch.geqrf(rows.expand(2, 4, 6)[:count])
+
+    made, factors = replayed(record, step)
+    expected, tau = torch.geqrf(rows.expand(2, 4, 6)[:count])
+    assert torch.equal(expected, made)
+    assert torch.equal(tau, factors)
+    assert count == 0 or expected.stride() == made.stride()
+
+
 def test_group_norm_keeps_its_statistics_as_the_cpu(record: Record, rows: torch.Tensor) -> None:
     """In the dtype of what it was given: torch has one composition for both."""
     *_, mean, rstd = replayed(record, lambda: torch.native_group_norm(rows.half(), None, None, 4, 6, 1, 2, 0.1))

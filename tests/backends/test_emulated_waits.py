@@ -37,7 +37,20 @@ def square(backend: EmulatedBackend) -> torch.Tensor:
     lambda many: many.view(4, 6).float().to_sparse(1),
     lambda many: torch.linspace(many[0], many[1], 3),
     lambda many: torch.logspace(0, many[1], 3),
-], ids=["isin", "isin scalar", "isin out", "to_sparse", "to_sparse dim", "linspace", "logspace"])  # fmt: skip
+    lambda many: torch.linspace(many[0], 1, 3, out=many.new_empty(3)),
+    lambda many: torch.logspace(0, many[1], 3, out=many.new_empty(3)),
+    lambda many: many.masked_fill(many > 0, many[0]),
+    lambda many: many.masked_fill_(many > 0, many[0]),
+    lambda many: many.index_fill(0, many[:2], many[0]),
+    lambda many: many.index_fill_(0, many[:2], many[0]),
+    lambda many: torch.normal(many.float(), many.float(), out=many.float()),
+    lambda many: many.expand(100, 24).reshape(-1).mode(),
+    lambda many: torch.segment_reduce(many.float(), "sum", lengths=many[:24]),
+], ids=[
+    "isin", "isin scalar", "isin out", "to_sparse", "to_sparse dim", "linspace", "logspace", "linspace out",
+    "logspace out", "masked_fill", "masked_fill_", "index_fill", "index_fill_", "normal out", "mode of long slices",
+    "segment_reduce of lengths",
+])  # fmt: skip
 def test_refuses_what_waits(record: Record, many: torch.Tensor, step: Callable[[torch.Tensor], object]) -> None:
     """CUDA refuses it, so the recording is invalid from then on."""
     with pytest.raises(CaptureUnsupported) as caught:
@@ -52,6 +65,50 @@ def test_refuses_cholesky(record: Record, square: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("step", [
+    torch.linalg.eig,
+    torch.linalg.eigvals,
+    lambda square: torch.linalg.eig(square[:0]),
+    torch.linalg.eigh,
+    lambda square: torch.linalg.lu(square[:, :2]),
+    lambda square: torch.linalg.lu_factor_ex(square[:, :2]),
+    torch.linalg.ldl_factor_ex,
+    lambda square: torch.linalg.ldl_solve(square, torch.ones(2, 3, dtype=torch.int32, device=square.device), square),
+    lambda square: torch.linalg.pinv(square, hermitian=True),
+    torch.cholesky_inverse,
+    lambda square: torch.cholesky_solve(square[0], square),
+], ids=[
+    "eig", "eigvals", "eig of none", "eigh", "lu", "lu_factor", "ldl_factor", "ldl_solve", "pinv", "cholesky_inverse",
+    "cholesky_solve",
+])  # fmt: skip
+def test_decompositions_that_wait(record: Record, square: torch.Tensor, step: Callable[..., object]) -> None:
+    """CUDA's libraries wait within, or torch checks on the host whether they went well."""
+    with pytest.raises(CaptureUnsupported, match="on the host") as caught:
+        record(lambda: step(square))
+    assert UNSUPPORTED == caught.value.context["cuda"]
+
+
+@pytest.mark.parametrize("step", [
+    lambda square: torch.linalg.eigh(square[:0])[0],
+    lambda square: torch.linalg.svd(square[:0])[1],
+    lambda square: torch.linalg.svdvals(square[:, :0]),
+    lambda square: torch.linalg.lu_factor_ex(square)[0],
+    lambda square: torch.linalg.lu_factor_ex(square[:0, :2])[0],
+    lambda square: torch.linalg.ldl_factor_ex(square[:0])[0],
+    lambda square: torch.linalg.pinv(square[:0]),
+    lambda square: torch.cholesky_inverse(square[0]),
+    lambda square: torch.matrix_exp(square[:, :1, :1]),
+], ids=[
+    "eigh of none", "svd of none", "svd of no columns", "square lu", "lu of none", "ldl of none", "pinv of none",
+    "one cholesky_inverse", "exponential of numbers",
+])  # fmt: skip
+def test_decompositions_that_do_not_wait(record: Record, square: torch.Tensor, step: Callable[..., object]) -> None:
+    """Nothing to compute, or a kernel that reports on the device: it is recorded, and replays as eager."""
+    made: list[object] = []
+    record(lambda: made.append(step(square))).replay()
+    assert torch.equal(step(square), made[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", [
     lambda many: torch.isin(many, many[:10]),
     lambda many: torch.isin(many, many, assume_unique=True),
     lambda many: torch.isin(many, 1),
@@ -59,7 +116,15 @@ def test_refuses_cholesky(record: Record, square: torch.Tensor) -> None:
     lambda many: many.float().histc(4, 0, 2),
     lambda many: torch.linspace(torch.tensor(0.0), torch.tensor(1.0), 3, device=many.device),
     lambda many: torch.linspace(0, 1, 3, device=many.device),
-], ids=["few", "unique", "one", "none", "histc", "linspace of host tensors", "linspace"])  # fmt: skip
+    lambda many: torch.logspace(torch.tensor(0.0), 1, 3, out=torch.empty(3, device=many.device)),
+    lambda many: many.masked_fill(many > 0, torch.tensor(7)),
+    lambda many: many.index_fill(0, many[:2], torch.tensor(7)),
+    lambda many: many.view(4, 6).mode().values,
+    lambda many: torch.segment_reduce(many.float(), "sum", lengths=many, unsafe=True),
+], ids=[
+    "few", "unique", "one", "none", "histc", "linspace of host tensors", "linspace", "logspace out of host tensors",
+    "masked_fill with a host value", "index_fill with a host value", "mode of short slices", "segment_reduce unsafe",
+])  # fmt: skip
 def test_records_what_does_not_wait(record: Record, many: torch.Tensor, step: Callable[..., torch.Tensor]) -> None:
     """It is recorded, and replays as eager."""
     made: list[torch.Tensor] = []
@@ -77,9 +142,25 @@ def _align(many: torch.Tensor) -> torch.Tensor:
     return functional.ctc_loss(scores, many[None, :2], one + 5, one + 1)
 
 
-@pytest.mark.parametrize("step", [_count, _align])
+def _svd(many: torch.Tensor) -> object:
+    return torch.linalg.svd(many.view(4, 6).float())
+
+
+def _svd_into(many: torch.Tensor) -> object:
+    return torch.linalg.svdvals(many.view(4, 6).float(), out=many.new_empty(4, dtype=torch.float32))
+
+
+def _invert(many: torch.Tensor) -> object:
+    return torch.linalg.pinv(many.view(4, 6).float())
+
+
+def _exponentiate(many: torch.Tensor) -> object:
+    return torch.matrix_exp(many[:16].view(4, 4).float())
+
+
+@pytest.mark.parametrize("step", [_count, _align, _svd, _svd_into, _invert, _exponentiate, torch.bincount])
 def test_copies_to_the_host_leave_the_recording_valid(
-    record: Record, many: torch.Tensor, step: Callable[[torch.Tensor], torch.Tensor]
+    record: Record, many: torch.Tensor, step: Callable[[torch.Tensor], object]
 ) -> None:
     """Torch refuses the copy before CUDA sees it: a step that catches the error goes on recording."""
 

@@ -54,6 +54,13 @@ def test_only_buffers_and_states_may_be_written(arena, module):
     assert [True, True, False, False, False, False] == [owners.may_write(tensor) for tensor in tensors]
 
 
+def test_what_parts_say_that_steps_write_may_be_written(arena):
+    """Memory of a collaborator's own, on the device or the host, under its name."""
+    mask = torch.zeros(4, 2)
+    owners = Owners(arena, {}, written={"grammar mask": mask})
+    assert (True, "memory grammar mask") == (owners.may_write(mask[1:]), str(owners.find(mask)))
+
+
 def test_a_module_tensor_declared_as_state_may_be_written(arena, module):
     """Declaring is by memory: the module's own name for it does not matter."""
     owners = Owners(arena, {"table": State(module.table, restore=True)}, [module])

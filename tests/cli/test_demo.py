@@ -13,6 +13,7 @@ import pytest
 from tsgraph.cli import main
 from tsgraph.errors import CallerError
 from tsgraph.reference import DecoderConfig, trial
+from tsgraph.reference.constraint import JsonGrammar
 from tsgraph.reference.proof import Flip
 
 SMALL = ("demo", "--backend", "emulated", "--requests", "2")
@@ -61,6 +62,35 @@ def test_parts_may_be_asked_for(capsys: pytest.CaptureFixture[str]):
     shown = capsys.readouterr().out
     for word in ("verified: ", "penalties/2", "accepted tokens per step", "of 4"):
         assert word in shown
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_texts_may_have_to_keep_a_schema(capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...]):
+    """Every other text does; how many are valid is shown, and how they were matched."""
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}', encoding="utf-8")
+    assert 0 == main([*SMALL, "--json-schema", str(path), *flags])
+    shown = capsys.readouterr().out
+    assert ('"constrained": 1' if flags else "1 of 1 texts (built-in matcher)") in shown
+
+
+def test_an_invalid_text_is_exit_status_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """It is named, and the verdict says that grammars were not kept."""
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "boolean"}', encoding="utf-8")
+    monkeypatch.setattr(JsonGrammar, "fault", lambda grammar, tokens, ended: "planted")
+    assert 1 == main([*SMALL, "--json-schema", str(path)])
+    shown = capsys.readouterr().out
+    assert "seed 0: planted" in shown
+    assert "INVALID" in shown
+
+
+def test_an_unusable_schema_is_exit_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Named with the reason, without a traceback."""
+    assert 2 == main([*SMALL, "--json-schema", str(tmp_path / "nowhere")])
+    assert "nowhere cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--speculative", "--recurrent"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import attrs
@@ -77,6 +78,16 @@ class Bench:
         with self.parts.capturing():
             runtime.capture()
         return runtime
+
+
+@contextmanager
+def entry(runtime: GraphRuntime, rows: int) -> Iterator[None]:
+    """Around one step: its grammar entry is pushed, and taken back where the step did not take it."""
+    ticket = runtime.push(rows)
+    try:
+        yield
+    finally:
+        runtime.cancel(ticket)
 
 
 def require_replayable(runtime: GraphRuntime) -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.faults.bench import Bench, require_replayable
+from tests.faults.bench import Bench, entry, require_replayable
 from tests.faults.histories import Rows, Sources, Turn
 from tests.faults.rig import require
 from tests.faults.shape import Shape
@@ -127,7 +127,8 @@ def check_call(call: Call) -> None:
     sources = Rows(call.shape, live, 1).sources()
     if route.expected() is None and not live.rows:
         return
-    done = runtime.step(rows=len(live.rows), mode=call.mode, variant=live.variant, **sources)
+    with entry(runtime, len(live.rows)):
+        done = runtime.step(rows=len(live.rows), mode=call.mode, variant=live.variant, **sources)
     expected = None if (size := route.expected()) is None else SlotKey(live.variant, size)
     require(done.decision.key == expected, f"expected {expected}, got {done.decision}")
     due = [length + (100 if live.variant == "greedy" else 0) for length in live.lengths]
@@ -190,11 +191,13 @@ def check_intake(case: Intake) -> None:
     live = Turn(tuple(range(1, case.live + 1)), (1,) * case.live)
     sources: dict[str, Any] = dict(Rows(SHAPES[0], live, 1).sources())
     runtime.enabled = True
-    runtime(rows=case.live, **sources)
+    with entry(runtime, case.live):
+        runtime(rows=case.live, **sources)
     before = {name: _copy(held) for name, held in _buffers(runtime).items()}
     _spoil(case, sources)
     try:
-        runtime(rows=case.live, **sources)
+        with entry(runtime, case.live):
+            runtime(rows=case.live, **sources)
     except BadBatch:
         now = _buffers(runtime)
         changed = [name for name in before if not _same(before[name], now[name])]

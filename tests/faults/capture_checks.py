@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import attrs
 import torch
 from hypothesis import strategies as st
 
-from tests.faults.bench import LIVE_ROW, Bench, CopyingAttention, Moment, require_replayable
+from tests.faults.bench import LIVE_ROW, Bench, CopyingAttention, Moment, entry, require_replayable
 from tests.faults.histories import Rows, Turn
+from tests.faults.parts import Drafter
 from tests.faults.rig import require
 from tests.faults.shape import Shape
 from tsgraph.capture.mode import is_capturing, set_capturing
@@ -61,7 +62,7 @@ def check_context(shape: Shape) -> None:
 def check_setup(equal: bool) -> None:
     """Metadata make their state for the largest slot, and a draft shares indices exactly where forms are equal."""
     bench = Bench(SPECULATIVE)
-    target, draft = bench.parts.attention, bench.parts.drafter
+    target, draft = bench.parts.attention, cast("Drafter", bench.parts.drafter)
     target.kv_indices, draft.kv_indices = torch.zeros(4), torch.zeros(4 if equal else 3)
     bench.runtime()
     told = [part.setup and part.setup.rows for part in (target, draft)]
@@ -93,7 +94,8 @@ def _check_each_slot(runtime: GraphRuntime) -> None:
     for variant, size in runtime.slots:
         shape = Shape(spec=runtime.spec.name, sizes=runtime.sizes)  # type: ignore[arg-type]
         live = Turn(tuple(range(1, size + 1)), (shape.tokens,) * size, variant)
-        outputs = runtime(rows=size, variant=variant, **Rows(shape, live, 1).sources())
+        with entry(runtime, size):
+            outputs = runtime(rows=size, variant=variant, **Rows(shape, live, 1).sources())
         expected = shape.tokens + (100 if variant == "greedy" else 0)
         require(
             outputs["accept_lengths"].tolist() == [expected] * size, f"slot {variant}/{size} gave another's outputs"

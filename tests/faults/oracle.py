@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from tests.faults.bench import entry
 from tests.faults.histories import History, Rows, Sources, Turn
 from tests.faults.rig import Rig, Snapshot, require
 from tests.faults.step import tensor
@@ -122,7 +123,8 @@ class OneTurn:
         sources = rows.sources()
         passed = {name: _clone(source) for name, source in sources.items()}
         run = self.rig.runtime if self.rig.replays else self._run_padded
-        outputs = run(rows=self.live, variant=rows.live.variant, **sources)
+        with entry(self.rig.runtime, self.live):
+            outputs = run(rows=self.live, variant=rows.live.variant, **sources)
         require(all(_equal(passed[name], sources[name]) for name in passed), "a source of the caller's was changed")
         require(not torch.is_inference_mode_enabled(), "inference mode was left on")
         return {name: leaf.clone() for name, leaf in outputs.items()}
@@ -130,7 +132,6 @@ class OneTurn:
     def _run_padded(self, **words: Any) -> Outputs:
         """An eager step through the static buffers, with what a replay does around it."""
         self.rig.parts.comm.restore()
-        self.slot.batch.mask = self.rig.parts.grammar.mask[: self.slot.batch.tokens]
         outputs: Outputs = self.rig.runtime.eager(padded_to=self.size, **words)
         with torch.inference_mode():
             self.rig.parts.recurrent.update(outputs, self.live)

@@ -10,7 +10,7 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.faults import call_checks, capture_checks
+from tests.faults import call_checks, capture_checks, queue_checks
 from tests.faults.call_checks import Call, Intake, Route
 from tests.faults.capture_checks import Misbehaviour
 from tests.faults.histories import SHAPES, History, Turn, histories
@@ -252,6 +252,22 @@ PROPERTIES: tuple[Property[Any], ...] = (
             "entry_orphaned": Misbehaviour(SLOT, "raises", "warming"),
         },
         most=20,
+    ),
+    Property(
+        "grammar entries",
+        ("R18", "R22", "R23", "R24", "R25"),
+        queue_checks.histories,
+        queue_checks.check_queue,
+        {
+            "double_push": (("serve", 2),),
+            "slot_entry_behind": (("recapture, waiting", 2),),
+            "forwards_not_asked": (("half captured", 2),),
+            "drain_of_all": (("recapture, waiting", 2),),
+            "swallowed_underflow": (("take of none", 2),),
+            "cancel_forgotten": (("cancel", 2),),
+            "eager_mask_unbound": (("serve", 3),),
+        },
+        most=40,
     ),
     Property(
         "rows, pads and state",

@@ -143,10 +143,11 @@ def elsewhere(work: Callable[[], object]) -> str:
 def _values(tensor: torch.Tensor, tolerance: str) -> list[Any]:
     flat = tensor.detach().reshape(-1)[:MOST_VALUES].cpu()
     flat = torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
-    return [_plain(value, tolerance) for value in flat.tolist()]
+    return [plain(value, tolerance) for value in flat.tolist()]
 
 
-def _plain(value: Any, tolerance: str) -> Any:
+def plain(value: Any, tolerance: str) -> Any:
+    """A number as it is noted."""
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):

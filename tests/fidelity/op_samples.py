@@ -2,7 +2,7 @@
 
 Torch made the database to test its operators; each entry can draw inputs that the operator accepts, for a dtype and a
 device. Here they are drawn on the CPU from a seed of their name. Whoever runs them elsewhere moves the tensors, and
-says which device where a keyword says `device`.
+says which device where a keyword says `device`. A few depend on Python's seed of hashes, too: they come from sets.
 """
 
 from __future__ import annotations

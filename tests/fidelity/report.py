@@ -11,7 +11,8 @@ from typing import Any
 
 import attrs
 
-from tests.fidelity.comparison import Difference, Outcome, compare, explanations
+from tests.fidelity.comparison import Difference, Explanation, Outcome, compare, explanations
+from tests.fidelity.interpreter import Observation
 from tests.fidelity.program import Program
 from tests.fidelity.recording import Recording, record
 from tests.fidelity.tasks import kind_of, task_of, title
@@ -52,9 +53,14 @@ def compare_recordings(cuda: Recording, emulated: Recording) -> Report:
             difference = Difference(kind_of(item), "task", "run", "ran", f"lost: {ours['lost']}", "")
             report.unexplained.append((item, [difference]))
         else:
-            program = Program.from_json(item["program"]) if "program" in item else None
-            _count(report, item, compare(kind_of(item), program, item["observed"], ours["observed"], table))
+            _count(report, item, compare_item(item, ours["observed"], table))
     return report
+
+
+def compare_item(item: dict[str, Any], ours: list[Observation], table: list[Explanation]) -> Outcome:
+    """How what was observed of an item's task compares with what was recorded of it."""
+    program = Program.from_json(item["program"]) if "program" in item else None
+    return compare(kind_of(item), program, item["observed"], ours, table, title(item))
 
 
 def _count(report: Report, item: dict[str, Any], outcome: Outcome) -> None:
@@ -106,8 +112,8 @@ def fill_page(page: Path, report: Report) -> None:
     done = sum(report.tasks.values())
     told = (
         f"Recorded on one {made.get('device')} with torch {made.get('torch')} (CUDA {made.get('cuda')}) by "
-        f"`scripts/fidelity record`: {done:,} of {made['asked']:,} tasks in {made['seconds']:.0f} s, "
-        f"{len(report.lost)} lost. "
+        f"`scripts/fidelity record recording.json --workers {made.get('workers', 1)}`: {done:,} of {made['asked']:,} "
+        f"tasks in {made['seconds']:.0f} s, {len(report.lost)} lost. "
         f"Emulated with torch {report.emulated.get('torch')} by `scripts/fidelity compare` in "
         f"{report.emulated['seconds']:.0f} s."
     )

@@ -40,9 +40,14 @@ def names() -> list[str]:
     return [sample.name for sample in samples(limit=PER_OPERATOR) if _is_strided(sample)]
 
 
+def find(name: str) -> Sample | None:
+    """The call of that name; None where this version of torch has no such call, or none to compare."""
+    return _calls(*name.rsplit(" ", 2)[:2]).get(name)
+
+
 def observe(name: str, ground: Ground) -> list[Observation]:
     """Run a call on a ground."""
-    sample = _calls(*name.rsplit(" ", 2)[:2]).get(name)
+    sample = find(name)
     if sample is None:
         return [
             {

@@ -7,10 +7,13 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
+from tests.fidelity import samples
 from tests.fidelity.comparison import Explanation, Outcome, compare, explanations
 from tests.fidelity.grounds import Emulated
 from tests.fidelity.interpreter import Interpreter
+from tests.fidelity.op_samples import Sample
 from tests.fidelity.program import Program
 from tests.fidelity.verdicts import classify, classify_words, coarse
 from tsgraph.backends.emulated.refusal import refuse
@@ -115,6 +118,42 @@ def test_a_missing_observation_is_found(observed: list[dict[str, Any]]) -> None:
     assert _fields(compare("planted", PROGRAM, short, observed, explanations())) == ["observation"]
 
 
+def test_a_sample_that_is_random_on_one_side_alone_is_not_compared_further() -> None:
+    """That it is, is the difference: on the other side no values are noted."""
+    fact = {"line": 6, "of": "random", "is": "fact", "value": False}
+    look = {"line": 17, "of": "r0", "is": "value", "dtype": "float32", "shape": [1], "values": [1.0]}
+    unbound = {"line": 17, "of": "r0", "is": "value", "values": "unbound"}
+    outcome = compare("sample", None, [fact, look], [{**fact, "value": True}, unbound], [])
+    assert ["random"] == _fields(outcome)
+
+
+def _ties(values: list[int], indices: list[int], shape: list[int]) -> list[dict[str, Any]]:
+    look = {"is": "value", "dtype": "int64", "tolerance": "float", "shape": shape}
+    return [
+        {**look, "line": 17, "of": "r0", "values": values},
+        {**look, "line": 18, "of": "r1", "values": indices},
+    ]
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("topk", [2, 1]), ("kthvalue", [2])])
+def test_an_index_may_name_any_of_equal_elements(
+    monkeypatch: pytest.MonkeyPatch, operator: str, shape: list[int]
+) -> None:
+    """Where torch leaves open which: another element of the same value, but no other one."""
+    rows = torch.tensor([[5, 7, 5], [1, 9, 9]])
+    drawn = Sample(operator, f"{operator} int64 0", getattr(torch, operator), (rows, 1), {})
+    monkeypatch.setattr(samples, "find", {drawn.name: drawn}.get)
+
+    def outcome(indices: list[int], task: str = f"sample {drawn.name}") -> Outcome:
+        cuda, emulated = (_ties([5, 9], each, shape) for each in (indices, [0, 1]))
+        return compare("sample", None, cuda, emulated, [], task)
+
+    assert ([], 1) == (_fields(outcome([2, 2])), outcome([2, 2]).open)
+    assert ["values"] == _fields(outcome([1, 1]))
+    assert ["values"] == _fields(outcome([3, 1]))
+    assert ["values"] == _fields(outcome([2, 1], "sample sort int64 0"))
+
+
 def test_errors_without_a_class_are_told_apart_by_type() -> None:
     """Two errors that no class describes are equal only where their types are."""
     error = {"line": 1, "of": "a", "is": "error", "first": "other", "last": "other", "stage": "body", "at": 1}
@@ -141,6 +180,14 @@ def test_an_explanation_may_depend_on_the_whole_program(observed: list[dict[str,
     assert not Explanation("a", "b", {"source": program, "field": re.compile("dtype")}).covers(found)
 
 
+def test_an_explanation_may_be_of_some_tasks(observed: list[dict[str, Any]]) -> None:
+    """A pattern for `task` matches the title of what was run."""
+    outcome = compare("planted", PROGRAM, observed[:LAST], observed, [], "sample add float32 0")
+    explanation = Explanation("a", "b", {"task": re.compile("sample add .*")})
+    assert explanation.covers(outcome.unexplained[0])
+    assert not Explanation("a", "b", {"task": re.compile("sample mul .*")}).covers(outcome.unexplained[0])
+
+
 @pytest.mark.parametrize(
     ("said", "name"),
     [
@@ -152,6 +199,8 @@ def test_an_explanation_may_depend_on_the_whole_program(observed: list[dict[str,
         ("this recording is invalid since torch.cuda.synchronize was refused", "invalidated"),
         ("not inside a recording", "forbidden"),
         ("shape '[5, 5]' is invalid for input of size 24", "other"),
+        ("beginAllocateToPool: already recording to mempool_id", "pool"),
+        ("\"avg_pool2d_out_cuda_frame\" not implemented for 'Long'", "other"),
     ],
 )
 def test_words_have_a_class(said: str, name: str) -> None:

@@ -6,11 +6,11 @@ import functools
 
 import pytest
 
-from tests.fidelity.comparison import compare, explanations
+from tests.fidelity.comparison import explanations
 from tests.fidelity.golden import GOLDEN
 from tests.fidelity.grounds import Emulated
-from tests.fidelity.program import Program
 from tests.fidelity.recording import Recording
+from tests.fidelity.report import compare_item
 from tests.fidelity.tasks import kind_of, perform, prepare, task_of, title
 
 MOST_BYTES = 480_000
@@ -31,8 +31,7 @@ def test_the_emulation_does_what_the_gpu_did(kind: str) -> None:
     items, table, differences = [item for item in golden().items if kind_of(item) == kind], explanations(), []
     prepare([task_of(item) for item in items])
     for item in items:
-        program = Program.from_json(item["program"]) if "program" in item else None
-        outcome = compare(kind, program, item["observed"], perform(task_of(item), Emulated()), table)
+        outcome = compare_item(item, perform(task_of(item), Emulated()), table)
         differences += [f"{title(item)}: {each}" for each in outcome.unexplained]
     assert differences == []
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 
-from tests.fidelity import samples, tasks
+from tests.fidelity import recording, samples, tasks
 from tests.fidelity.grounds import Emulated
 from tests.fidelity.recording import NEIGHBOURS, _share, record
 from tests.fidelity.tasks import NotRun, Task, generated, perform, task_of
@@ -27,6 +31,29 @@ def test_workers_observe_what_one_does() -> None:
     assert wanted == [task_of(item) for item in shared.items]
     assert (1, 2, 0) == (alone.made["workers"], shared.made["workers"], shared.made["restarts"])
     assert [item["observed"] for item in alone.items] == [item["observed"] for item in shared.items]
+
+
+class _Worker:
+    """One that is done at once, and tells its environment."""
+
+    returncode = 0
+
+    def __init__(self, *_: object, env: dict[str, str], **__: object) -> None:
+        self.seeds.append(env.get("PYTHONHASHSEED", "random"))
+
+    seeds: ClassVar[list[str]] = []
+
+    def poll(self) -> int:
+        """Done."""
+        return self.returncode
+
+
+def test_workers_draw_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also what torch's database draws from a set of words, whose order depends on the seed of hashes."""
+    (tmp_path / "taken").touch()
+    monkeypatch.setattr(subprocess, "Popen", _Worker)
+    assert recording._run_worker(tmp_path / "given", tmp_path / "taken", 0, "emulated", float("inf"), 1) is None
+    assert ["0"] == _Worker.seeds
 
 
 def test_a_task_that_cannot_be_set_up_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:

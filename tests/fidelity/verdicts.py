@@ -30,7 +30,7 @@ _MESSAGES = {
     "unmatched": r"not initiated in this (stream|thread)|same stream it began|in which it began|on which it began",
     "invalid_argument": r"CUDA error: invalid argument",
     "illegal_state": r"cannot be performed in the present state|illegal state",
-    "pool": r"use_count|pool",
+    "pool": r"use_count|\b(mem)?pool",
     "pageable_copy": r"unless the CPU tensor is pinned|not pinned|pageable|hidden copy|copy that blocks",
     "data_dependent": r"known to the device alone|depends on values|returns a number to the host",
     "host_sync": r"host reads|waits? for the device|value on the host|synchroni[sz]",

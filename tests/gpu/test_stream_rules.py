@@ -226,13 +226,13 @@ def asks_its_event(device: Any, outcome: Outcome, x: torch.Tensor) -> None:
 
 @program
 def captures_within(device: Any, outcome: Outcome, x: torch.Tensor) -> None:
-    """Another capture of the same thread, on another stream, begins and ends meanwhile."""
+    """Another capture of the same thread, on another stream, begins and ends meanwhile; emulated alone (`ABORTING`)."""
     outcome.attempt(lambda: _capture_beside(device, x))
 
 
 @program
 def captures_elsewhere(device: Any, outcome: Outcome, x: torch.Tensor) -> None:
-    """Another thread captures meanwhile."""
+    """Another thread captures meanwhile; emulated alone (`ABORTING`)."""
     outcome.elsewhere(lambda: _capture_beside(device, x))
 
 
@@ -264,8 +264,13 @@ def _calls(name: str, thread: str) -> Program:
 PROGRAMS.update({f"{name}_{who}": _calls(name, who) for name in _outside(Emulated()) for who in ("own", "other")})
 
 
+# Not run on a GPU: in mode `global` torch 2.11 aborted the whole process there (std::terminate), and with it the tests
+# that were to follow. What the emulation makes of it is tested in tests/backends/test_emulated_nested.py.
+ABORTING = ("captures_within", "captures_elsewhere")
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ABORTING])
 @pytest.mark.gpu
 def test_emulation_refuses_what_cuda_refuses(name: str, mode: str) -> None:
     """Each program meets the same errors, at the same calls and at the end, in each capture error mode."""
@@ -296,3 +301,4 @@ def test_the_emulation_runs_them_all() -> None:
     well = {name for name, end in ends.items() if end == "well"}
     assert {"joined", "forked_without_work", "never_recorded"} == well
     assert all(end.startswith("cudaError") for name, end in ends.items() if name not in well)
+    assert set(ABORTING) < set(ends)

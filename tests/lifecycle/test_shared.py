@@ -8,6 +8,9 @@ import pytest
 from tests.lifecycle.ready import ready
 from tsgraph.errors import CallerError, InternalError, RuleViolation
 from tsgraph.lifecycle import Lifecycle
+from tsgraph.lifecycle.law import Law
+from tsgraph.lifecycle.shared import KINDS, Shared
+from tsgraph.spec.load import load_spec
 from tsgraph.spec.model import AtLeast, CounterIs, ModeIs, Rule
 
 
@@ -192,22 +195,45 @@ def test_served_forwards_feed_the_runtime_scope_as_integers(lifecycle):
 
 
 def test_served_forwards_of_decode(decode):
-    """The decode spec tells replays, eager forwards and abandoned ones apart."""
+    """The decode spec tells replays, eager forwards and entries that were taken back apart."""
     lifecycle = ready(decode)
-    for effects in (lifecycle.serving.replay, lifecycle.serving.eager, lifecycle.serving.abandon):
-        (effect,) = effects
+    push, serving = lifecycle.serving.push, lifecycle.serving
+    for effect in (*push, *serving.replay, *push, *serving.eager, *push, *serving.abandon):
         lifecycle.runtime_scope.apply(effect)
     counts = {name: lifecycle.runtime_scope.count[number] for name, number in lifecycle.law.layout.events.items()}
     served = {name for name, count in counts.items() if count} - {"metadata_made", "indices_shared"}
-    assert {"replayed", "served_eagerly", "entry_abandoned"} == served
+    assert {"entry_pushed", "entry_taken", "replayed", "served_eagerly", "entry_abandoned"} == served
 
 
-def test_serving_that_no_rule_guards_is_free(decode):
-    """Where nothing guards a kind of serving there is nothing to ask: decode's is not guarded."""
-    lifecycle = ready(decode)
-    assert {"replay": (), "eager": (), "abandon": ()} == lifecycle.shared._guarded
-    for kind in ("replay", "eager", "abandon"):
+def test_serving_that_no_rule_guards_is_free():
+    """Where nothing guards a kind of serving there is nothing to ask: without a grammar decode's is not guarded."""
+    lifecycle = Lifecycle(load_spec("decode").restricted_to(frozenset()))
+    for kind in KINDS:
+        assert ((), False) == (lifecycle.shared._guarded[kind], lifecycle.guarded(kind))
         lifecycle.admit(kind)
+
+
+def test_only_what_can_be_refused_is_asked(decode):
+    """With a grammar the entry of a forward is asked about, and nothing that comes after it."""
+    lifecycle = ready(decode)
+    asked = {kind: [step.name for step in steps] for kind, steps in lifecycle.shared._guarded.items()}
+    taken = ["take_entry"]
+    assert {"push": ["push_entry"], "replay": taken, "eager": taken, "abandon": ["abandon_entry"]} == asked
+
+
+def test_a_sum_is_what_all_slots_have(decode):
+    """Counts and sets of each slot's counter reach the sum; a reset takes away what that slot had."""
+    layout = Law.of(decode).layout
+    shared = Shared(Law.of(decode))
+    one, other = shared.scopes("default"), shared.scopes("default")
+    held, push = layout.counters["held"], shared.law.effects["push_grammar", "grammar_pushed"]
+    drain = shared.law.effects["drain_grammar", "grammar_drained"]
+    seen = []
+    for scopes, effects in ((one, push), (other, push), (other, push), (one, drain), (one, drain)):
+        scopes.apply(effects)
+        seen.append(shared.runtime.counters[held])
+    other.begun_again(layout)
+    assert ([1, 2, 3, 2, 2], 0) == (seen, shared.runtime.counters[held])
 
 
 def test_a_guarded_forward_is_admitted_or_refused(tiny):

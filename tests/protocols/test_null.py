@@ -40,6 +40,7 @@ def test_a_runtime_of_nulls_serves(backend):
     runtime.capture()
 
     assert ["replayable"] * 2 == [slot.state for slot in runtime.slots.values()]
+    runtime.push(3)
     assert [2, 3, 4] == runtime(x=torch.tensor([1, 2, 3])).tolist()
 
 

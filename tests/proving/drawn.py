@@ -79,6 +79,8 @@ def conditions(draw: st.DrawFn) -> Any:
         return After(*draw(st.lists(st.sampled_from(EVENTS), min_size=2, max_size=2)))
     if kind == "least":
         return AtLeast(draw(st.sampled_from(EVENTS)), draw(st.integers(0, 2)))
+    if kind == "counter" and draw(st.integers(0, 2)) == 0:
+        return CounterIs("all", 0)
     return CounterIs("n", draw(st.integers(-1, 2))) if kind == "counter" else ModeIs("m", draw(st.booleans()))
 
 
@@ -88,8 +90,10 @@ def steps(draw: st.DrawFn) -> dict[str, Step]:
     made = {}
     for name, events in zip(STEPS, [("A",), ("B",), ("C",), ("D", "D2")], strict=True):
         words: dict[str, Any] = {}
-        effect = draw(st.sampled_from(["", "", "count", "set", "mode"]))
-        if effect == "count":
+        effect = draw(st.sampled_from(["", "", "count", "set", "mode", "own"]))
+        if effect == "own":
+            words = draw(st.sampled_from([{"count": {"own": 1}}, {"count": {"own": -1}}, {"set": {"own": 0}}]))
+        elif effect == "count":
             words["count"] = {"n": draw(st.sampled_from([-2, -1, 1, 1, 3]))}
         elif effect:
             words[effect] = {"n": draw(st.integers(0, 1))} if effect == "set" else {"m": draw(st.booleans())}
@@ -112,14 +116,25 @@ def specs(draw: st.DrawFn) -> Spec:
     words["end"] = {"source": ("fresh", "ready", "failed"), "cleanup": draw(TAKEN)[:1]}
     transitions = lifecycle(draw(TAKEN), **words)
     guarded = [t.on for t in transitions if t.on != "fail" and (t.steps or not t.cleanup)]
-    floor = draw(st.sampled_from([None, 0]))
+    floor, made = draw(st.sampled_from([None, 0])), draw(steps())
+
+    def nobodys() -> tuple[str, ...]:
+        """Steps outside of transitions: where there is no slot, nothing that is summed over slots is moved."""
+        return tuple(name for name in draw(TAKEN) if "own" not in (*made[name].count, *made[name].set))
+
     return spec_of(
         transitions,
-        steps=draw(steps()),
-        counters={"n": Counter(name="n", counts="drawn", scope=draw(SCOPES), floor=floor)},
+        steps=made,
+        counters={
+            "n": Counter(name="n", counts="drawn", scope=draw(SCOPES), floor=floor),
+            "own": Counter(name="own", counts="drawn", floor=0),
+            "all": Counter(name="all", counts="drawn", scope="runtime", sums="own"),
+        },
         modes={"m": Switch(name="m", scope=draw(SCOPES))},
-        session=Session(enter=draw(TAKEN)[:1], leave=draw(TAKEN)[:1]) if draw(st.booleans()) else Session(),
-        serving=Serving(replay=draw(TAKEN)[:2], eager=draw(TAKEN)[:1]) if draw(st.booleans()) else Serving(),
+        session=Session(enter=nobodys()[:1], leave=nobodys()[:1]) if draw(st.booleans()) else Session(),
+        serving=Serving(push=nobodys()[:1], replay=nobodys()[:2], eager=nobodys()[:1])
+        if draw(st.booleans())
+        else Serving(),
         rules=tuple(_rule(draw, f"R{n}", guarded) for n in range(draw(st.integers(0, 4)))),
         properties=tuple(_property(draw, f"P{n}") for n in range(10)),
     )

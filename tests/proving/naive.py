@@ -86,7 +86,9 @@ class Walk:
             case AtLeast(event, n):
                 return state[ledger]["times"].get(event, 0) >= n
             case CounterIs(counter, equals):
-                return state[self.spec.counters[counter].scope]["counters"][counter] == equals
+                own = self.spec.counters[counter].sums
+                mine = 0 if own is None else state["slot"]["counters"][own]
+                return state[self.spec.counters[counter].scope]["counters"][counter] + mine == equals
             case ModeIs(mode, value):
                 return state[self.spec.modes[mode].scope]["modes"][mode] == value
 
@@ -305,7 +307,7 @@ class Walk:
             yield from (({**now, "session": "none"}, false) for now, false in branches)
         elif self.opens(state):
             yield {**state, "session": "outside"}, []
-        for kind in ("replay", "eager", "abandon"):
+        for kind in ("push", "replay", "eager", "abandon"):
             yield from self.served(kind, state)
         yield from self.others(state)
 
@@ -334,11 +336,39 @@ class Walk:
             forced.update(transition.cleanup)
         for name, shared in itertools.product(sorted(asked | forced), (("variant", "runtime"), ("runtime",))):
             if name in forced or self.allowed(name, state, shared):
-                for event in self.spec.steps[name].event:
+                for event, had in itertools.product(self.spec.steps[name].event, self.held(name, state)):
                     try:
-                        yield self.happen(name, event, state, shared), []
+                        yield self.summed(name, self.happen(name, event, state, shared), had), []
                     except Underflow:
                         continue
+        for total in (name for name, counter in self.spec.counters.items() if counter.sums):
+            for less in range(state["runtime"]["counters"][total]):
+                yield self.moved(total, state, -less - 1), []
+
+    # A sum is kept as what the other slots have: this one's own share is added when it is asked.
+
+    def held(self, name: str, state: State) -> list[dict[str, int]]:
+        """How much another slot may have of what its step sets, by the name of the sum."""
+        sums = [t for t, c in self.spec.counters.items() if c.sums and c.sums in self.spec.steps[name].set]
+        ranges = (range(state["runtime"]["counters"][total] + 1) for total in sums)
+        return [dict(zip(sums, numbers, strict=True)) for numbers in itertools.product(*ranges)]
+
+    def summed(self, name: str, after: State, had: dict[str, int]) -> State:
+        """The sums after a step of another slot. Raises Underflow where nobody else has so much."""
+        step = self.spec.steps[name]
+        for total, counter in self.spec.counters.items():
+            if counter.sums:
+                by = step.set[counter.sums] - had[total] if total in had else step.count.get(counter.sums, 0)
+                after = self.moved(total, after, by)
+        return after
+
+    @staticmethod
+    def moved(total: str, state: State, by: int) -> State:
+        after = copy.deepcopy(state)
+        after["runtime"]["counters"][total] += by
+        if after["runtime"]["counters"][total] < 0:
+            raise Underflow
+        return after
 
 
 def _key(state: State) -> str:

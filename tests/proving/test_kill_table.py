@@ -26,7 +26,7 @@ SAMPLE = {
     "R9b: removed": ("property", "P7"),
     "R22: no longer guards record": ("property", "P3"),
     "R6: scope variant, not slot": ("property", "P10"),
-    "grammar: scope runtime, not slot": ("loader", "judged in 'slot', where it never does"),
+    "grammar: scope runtime, not slot": ("loader", "'grammar' is no counter of scope 'slot'"),
     "warm: fill_lengths and bind_metadata change places": ("declared course", "rule R7 refuses bind_metadata"),
     "drain: reset_grammar and check_addresses change places": ("declared course", "rule R21b refuses drain"),
     "fail: without settle_ranks": ("loader", "lacks 'settle_ranks'; peers would wait"),

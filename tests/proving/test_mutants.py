@@ -61,6 +61,7 @@ def test_every_rule_step_and_effect_of_decode_has_its_mutants():
     assert sum(len(names) * (len(names) - 1) // 2 for names in lists) == made["steps swapped"]
     assert 2 * (len(ordered) + len(spec.counters) + len(spec.modes)) == made["scope changed"]
     effects = sum(len(step.count) + len(step.set) + len(step.mode) for step in spec.steps.values())
+    effects += sum(counter.sums is not None for counter in spec.counters.values())
     assert effects == made["effect dropped"]
 
 

@@ -231,3 +231,39 @@ def test_a_counter_far_from_what_is_asked_still_counts(tiny):
     spec = tiny(("push", "pop"), rules=rules, properties=(promise("ready", CounterIs("n", 0)),), **counter(0))
     spec = attrs.evolve(spec, steps=jump, properties=(promise("POP", CounterIs("n", 8)),))
     assert {"P": 5} == moves(prove(spec))
+
+
+# -- sums over all slots -----------------------------------------------------------------------------------------------
+
+SUMS = {
+    "counters": {
+        "n": Counter(name="n", counts="n", floor=0),
+        "all": Counter(name="all", counts="all", scope="runtime", sums="n"),
+    },
+    "steps": STEPS_N,
+    "serving": Serving(eager=("a",)),
+}
+"""A slot's counter and its sum, where forwards that serve take the step a."""
+
+
+def test_a_rule_about_a_sum_tells_of_this_slot(tiny):
+    """Where the sum is none, this slot has none, whichever it is; without the rule it may have one."""
+    none = promise("A", CounterIs("n", 0), before=True)
+    kept = tiny(("push",), rules=(rule("a", CounterIs("all", 0)),), properties=(none,), **SUMS)
+    assert ({}, {"P"}) == (moves(prove(kept)), set(moves(prove(attrs.evolve(kept, rules=())))))
+
+
+def test_a_sum_tells_of_other_slots_too(tiny):
+    """What this slot does not have another may: that this one has none is not enough."""
+    others = promise("A", CounterIs("all", 0), before=True, scope="runtime")
+    free = tiny(("push",), properties=(others,), **SUMS)
+    assert {"P"} == set(moves(prove(free)))
+    kept = attrs.evolve(free, rules=(rule("a", CounterIs("all", 0)),))
+    assert {} == moves(prove(kept))
+
+
+def test_a_sum_falls_when_a_slot_begins_again(tiny):
+    """What a slot forgets by a reset is no longer summed: its next life may have the sum none and do more."""
+    spec = tiny(("push", "a"), rules=(rule("a", CounterIs("all", 0)),),
+                properties=(promise("A", AtLeast("PUSH", 2), scope="runtime"),), **SUMS)  # fmt: skip
+    assert {"P"} == set(moves(prove(spec)))

@@ -1,29 +1,43 @@
 """The hot path of one slot, and the routes to it."""
 
+import time
+
 import pytest
 import torch
 
 from tsgraph.buffers.contract import Rows
-from tsgraph.errors import BadBatch, ReplayFailed
+from tsgraph.errors import BadBatch, HostFunctionFailed, ReplayFailed
+from tsgraph.protocols.null import NullRecurrent
 from tsgraph.runtime import GraphRuntime
 from tsgraph.testing.fakes import all_fakes
 
 IDS = torch.tensor([1, 2, 3])
 
 
-@pytest.fixture
-def runtime(backend):
-    """A captured runtime of two sizes, with every collaborator."""
+def build(backend, **parts):
+    """A captured runtime of two sizes."""
     runtime = GraphRuntime.for_step(
         lambda ids: ids + 1,
         inputs={"ids": Rows(torch.int64, pad=0)},
         sizes=(2, 4),
         outputs="request",
         backend=backend,
-        **all_fakes([]),
+        **parts,
     )
     runtime.capture()
     return runtime
+
+
+@pytest.fixture
+def runtime(backend):
+    """A captured runtime of two sizes, with every collaborator."""
+    return build(backend, **all_fakes([]))
+
+
+def serve(runtime, ids=IDS):
+    """Push an entry and serve one step with it."""
+    runtime.push(len(ids))
+    return runtime(ids=ids)
 
 
 def happened(runtime, event):
@@ -34,33 +48,80 @@ def happened(runtime, event):
 
 def test_served_forwards_feed_the_runtimes_ledger(runtime):
     """Replayed and eager forwards are told to the runtime's scope, as the spec's serving steps say."""
-    runtime(ids=IDS)
-    runtime(ids=IDS)
-    runtime(ids=torch.arange(9))
-    assert (2, 1, 0) == tuple(happened(runtime, event) for event in ("replayed", "served_eagerly", "entry_abandoned"))
+    for ids in (IDS, IDS, torch.arange(9)):
+        serve(runtime, ids)
+    assert (3, 2, 1) == tuple(happened(runtime, event) for event in ("entry_taken", "replayed", "served_eagerly"))
 
 
-def test_a_refused_forward_is_abandoned(runtime):
-    """A call that is refused was no forward: the scope is told that its entry was abandoned (R25)."""
+def test_a_refused_forward_leaves_its_entry(runtime):
+    """A call that is refused was no forward: the entry waits, for another try or to be cancelled (R25)."""
+    ticket = runtime.push(3)
     with pytest.raises(BadBatch):
         runtime(ids=IDS.int())
-    assert (0, 1) == (happened(runtime, "replayed"), happened(runtime, "entry_abandoned"))
+    assert (0, 0) == (happened(runtime, "replayed"), happened(runtime, "entry_taken"))
+    runtime(ids=IDS)
+    assert (1, False) == (happened(runtime, "entry_taken"), runtime.cancel(ticket))
 
 
 def test_a_graph_that_cannot_run_says_which_slot(runtime):
-    """A failing replay is a ReplayFailed that names the slot; it is abandoned and not counted."""
+    """A failing replay is a ReplayFailed that names the slot; it is not counted, and its entry is left to cancel."""
     runtime.slots["default", 4].graph.release()
+    ticket = runtime.push(3)
     with pytest.raises(ReplayFailed, match=r"slot default/4 failed to replay.*\n.*recapture"):
         runtime(ids=IDS)
-    assert (0, 1) == (runtime.slots["default", 4].counts.replays, happened(runtime, "entry_abandoned"))
+    assert (0, 0) == (runtime.slots["default", 4].counts.replays, happened(runtime, "entry_taken"))
+    assert (True, 1) == (runtime.cancel(ticket), happened(runtime, "entry_abandoned"))
+
+
+class Late(NullRecurrent):
+    """State whose update fails."""
+
+    def update(self, outputs, live):
+        raise ValueError("no room")
+
+
+def test_what_fails_after_a_replay_leaves_no_entry(backend):
+    """The graph has run and taken its entry, whatever is raised about its outputs."""
+    runtime = build(backend, **all_fakes([]) | {"recurrent": Late()})
+    ticket = runtime.push(3)
+    with pytest.raises(ValueError, match="no room"):
+        runtime(ids=IDS)
+    assert (1, False) == (happened(runtime, "entry_taken"), runtime.cancel(ticket))
+
+
+def test_where_nothing_is_guarded_nothing_is_asked(backend):
+    """Without a grammar no rule guards a served forward, and the hot path has nobody to ask or to tell."""
+    program = build(backend)._routes.programs["default", 4]
+    assert (None, None) == (program.admit, program.launched)
+
+
+def test_a_host_function_of_an_earlier_step_is_not_this_slots_failure(backend):
+    """Its error goes on as it is: the step was not launched, and the next one is served."""
+
+    def fails():
+        raise ValueError("planted")
+
+    runtime = GraphRuntime.for_step(
+        lambda ids: ids + 1, inputs={"ids": Rows(torch.int64, pad=0)}, sizes=(4,), outputs="request", backend=backend
+    )
+    runtime.capture()
+    backend.host_function(fails)
+    mark = backend.ready()
+    while not mark.done():
+        time.sleep(0.001)
+    del mark
+    with pytest.raises(HostFunctionFailed, match="planted"):
+        runtime(ids=IDS)
+    assert 0 == runtime.slots["default", 4].counts.replays
+    assert [2, 3, 4] == runtime(ids=IDS).tolist()
 
 
 def test_counts_survive_a_recapture(runtime):
     """Replays and pad rows of a slot are counted over all its recordings."""
-    runtime(ids=IDS)
+    serve(runtime)
     runtime.invalidate("weights were loaded")
     runtime.wake()
-    runtime(ids=IDS)
+    serve(runtime)
     assert (2, 2) == (runtime.slots["default", 4].counts.replays, runtime.slots["default", 4].counts.pad_rows)
 
 
@@ -79,5 +140,5 @@ def test_a_replay_makes_no_lifecycle_change_and_no_event(runtime):
     runtime.observe(heard.append)
     slot = runtime.slots["default", 4]
     before = (slot.state, slot.history)
-    runtime(ids=IDS)
+    serve(runtime)
     assert (before, []) == ((slot.state, slot.history), heard)

@@ -102,11 +102,12 @@ def test_a_failure_at_any_step_costs_that_slot_only(monkeypatch, backend, state,
         assert runtime.slots["default", 2].bytes == backend.memory().pooled
     assert "Broken: planted" in str(slot.cause)
     assert (Reason.SLOT_FAILED, Reason.EXACT) == (runtime.explain(3).reason, runtime.explain(2).reason)
-    grammar.push(3)
+    runtime.push(3)
     expected = runtime(ids=IDS).tolist()
     runtime.reset()
     runtime.capture()
     assert ("replayable", Reason.PADDED) == (slot.state, runtime.explain(3).reason)
+    runtime.push(3)
     assert expected == runtime(ids=IDS).tolist()
     assert globals_now(backend)["gc frozen"] == before["gc frozen"]
 
@@ -211,6 +212,7 @@ def test_stale_released_and_reset_slots_say_why(backend, state):
     """Invalidated and released slots keep their cause, their steps turn eager and say why; wake serves again."""
     runtime = build(backend, state)
     runtime.capture()
+    runtime.push(3)
     expected = runtime(ids=IDS).clone()
     runtime.invalidate("weights were loaded", ("default", 4))
     assert (Reason.SLOT_STALE, True) == (
@@ -222,6 +224,7 @@ def test_stale_released_and_reset_slots_say_why(backend, state):
     assert 0 == backend.memory().pooled
     runtime.wake()
     assert (None, Reason.PADDED) == (runtime.slots["default", 4].cause, runtime.explain(3).reason)
+    runtime.push(3)
     assert torch.equal(expected, runtime(ids=IDS))
 
 

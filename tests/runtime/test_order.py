@@ -55,6 +55,7 @@ def test_a_replay_refreshes_the_target_then_the_draft_then_restores(backend, cal
     """Around a replay: target, draft, communication before; recurrent state after, with live rows (R38, R42)."""
     runtime = build(backend, calls)
     runtime.capture()
+    runtime.push(3)
     calls.clear()
     runtime(ids=IDS)
     refreshes = [("attention.refresh", 4, 3), ("drafter.refresh", 4, 3)]
@@ -65,18 +66,22 @@ def test_an_eager_step_has_the_same_interface(backend, calls):
     """An eager decode step begins metadata eagerly and updates recurrent state; another mode does not update it."""
     runtime = build(backend, calls)
     calls.clear()
+    runtime.push(3)
     runtime(ids=IDS)
     begin = [("attention.begin_eager", 3), ("drafter.begin_eager", 3), ("forward",)]
-    assert [*begin, ("recurrent.update", 3)] == calls
+    eager = [("grammar.push", 3), ("grammar.bind", 3), *begin]
+    assert [*eager, ("recurrent.update", 3)] == calls
     calls.clear()
+    runtime.push(3)
     runtime(ids=IDS, mode=Mode.EXTEND)
-    assert begin == calls
+    assert eager == calls
 
 
 def test_no_replay_prepares_the_sampler(backend, calls):
     """The wrapper never refills the sampler's buffers: the engine prepared them (R39)."""
     runtime = build(backend, calls)
     runtime.capture()
+    runtime.push(3)
     calls.clear()
     runtime(ids=IDS)
     assert not [call for call in calls if call[0].startswith(("sampler", "grammar"))]
@@ -86,6 +91,7 @@ def test_each_variant_has_its_slots(backend, calls):
     """Variants that the sampler asks for are captured beside the default, and chosen explicitly."""
     runtime = build(backend, calls, variants=("greedy",))
     runtime.capture()
+    runtime.push(3)
     decision = runtime.step(ids=IDS, variant="greedy").decision
     assert (("greedy", 4), ("default", "greedy")) == (decision.key, runtime.variants)
 

@@ -148,7 +148,7 @@ def test_entries_are_removed(extending):
             "rules[R43]: an entry that is removed says nothing else, but has fix",
         ),
         ('[[rules]]\nid = "R7"\nremove = false\n', "rules[R7].remove: unknown key"),
-        ('[[rules]]\nfix = "x"\n', "rules[31].id: missing"),
+        ('[[rules]]\nfix = "x"\n', "rules[33].id: missing"),
     ],
 )
 def test_what_cannot_be_merged_is_a_problem(extending, text, expected):

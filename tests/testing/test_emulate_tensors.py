@@ -79,6 +79,7 @@ ON_DEVICE = {
     "to what it is": lambda: _device().to(dtype=torch.float32),
     "packed": lambda: nn.GRU(1, 2).cuda()(_packed(_device()))[1],
     "to itself": lambda: _device().to("cuda"),
+    "of torch's own numbers": lambda: torch.unravel_index(_device().long(), (2, 2))[0],
 }
 ON_HOST = {
     "ones": lambda: torch.ones(2),
@@ -162,6 +163,17 @@ def test_devices_do_not_mix(mix, mode):
     """An operation on tensors of both places is the error that CUDA gives, in every mode of autograd."""
     with mode(), pytest.raises(RuntimeError, match=r"same device"):
         mix()
+
+
+@pytest.mark.parametrize("split", [torch.tensor_split, torch.Tensor.tensor_split])
+def test_tensor_split_wants_its_places_on_the_host(split):
+    """As torch has it on a GPU, eagerly too; from there it takes them."""
+    places = torch.tensor([1, 3])
+    assert [1, 2, 1] == [len(each) for each in split(_device(), places)]
+    with pytest.raises(RuntimeError, match="to be on cpu, but it's on cuda:0"):
+        split(_device(), places.cuda())
+    with pytest.raises(RuntimeError, match="to be on cpu"):
+        split(_device(), tensor_indices_or_sections=places.cuda())
 
 
 def test_reading_on_the_host():
@@ -316,6 +328,7 @@ IN_CAPTURE = {
     "pageable to": lambda x: torch.ones(4).to("cuda"),
     "pageable cuda": lambda x: torch.ones(4).cuda(non_blocking=True),
     "data": lambda x: torch.tensor([1.0], device="cuda"),
+    "numbers of torch's own": lambda x: torch.unravel_index(x.long(), (2, 2)),
     "mask": lambda x: x[x > 1],
     "bool": lambda x: 1 if x[0] > 0 else 2,
     "repr": repr,
@@ -338,7 +351,9 @@ def test_what_a_capture_refuses(call):
             call(source)
 
 
-@pytest.mark.parametrize("name", ["tolist", "cpu", "to host", "pageable", "pageable to", "pageable cuda", "data"])
+@pytest.mark.parametrize("name", [
+    "tolist", "cpu", "to host", "pageable", "pageable to", "pageable cuda", "data", "numbers of torch's own",
+])  # fmt: skip
 def test_a_pageable_copy_leaves_the_capture_valid(name):
     """Torch refuses it before CUDA sees it: caught or not, what was recorded until then and after it replays."""
     source, caught, escaped = _device(), torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

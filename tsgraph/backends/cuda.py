@@ -7,7 +7,8 @@ inside it leaves the allocator and its pool open (faults L2, L3, L4). Here whate
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
@@ -15,7 +16,9 @@ from weakref import WeakSet
 import attrs
 import torch
 
+from tsgraph.backends import hostfunc
 from tsgraph.backends.blame import failing_line
+from tsgraph.backends.turns import Claim, HostFunction, Turns, land
 from tsgraph.errors import BadBatch, CaptureUnsupported, InternalError
 from tsgraph.protocols.backend import Memory, Pool
 
@@ -36,10 +39,14 @@ class CudaReady:
     """Done when everything queued before it on its stream is."""
 
     event: torch.cuda.Event
+    claim: Claim | None = None
 
     def wait(self) -> None:
-        """Block the host until it is done."""
+        """Block the host until it is done. Raises: HostFunctionFailed for the host functions before it."""
+        hostfunc.refuse_inside("a wait")
         self.event.synchronize()
+        if self.claim is not None:
+            self.claim.tell()
 
     def done(self) -> bool:
         """Whether it is done, without blocking."""
@@ -87,20 +94,63 @@ class CudaPool:
 
 @attrs.define(eq=False, weakref_slot=True)
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph` and by how much it grew its pool."""
+    """A `torch.cuda.CUDAGraph`, by how much it grew its pool, and the host functions in it."""
 
     pool: CudaPool
-    graph: torch.cuda.CUDAGraph = attrs.field(factory=torch.cuda.CUDAGraph)
+    turns: Turns
+    functions: list[HostFunction] = attrs.field(factory=list)
+    graph: torch.cuda.CUDAGraph = attrs.field(factory=lambda: torch.cuda.CUDAGraph())  # noqa: PLW0108 - the class of now
     bytes: int = 0
 
     def replay(self) -> None:
-        """Launch on the caller's current stream."""
-        self.graph.replay()
+        """Launch on the caller's current stream. Raises: HostFunctionFailed for earlier work, and nothing is run."""
+        hostfunc.refuse_inside("a replay")
+        turn = self.turns.begin(self.functions)
+        try:
+            self.graph.replay()
+        except BaseException as error:
+            if turn is not None:
+                self.turns.cancel(turn, error)
+            raise
 
     def release(self) -> None:
-        """Destroy the graph; its share of the pool can be reused at once."""
+        """Destroy the graph; its share of the pool can be reused at once. Turns under way keep host functions."""
         self.pool.leave(self)
         self.graph.reset()
+        self.functions.clear()
+        _destroy_dropped()
+        land()
+
+    def __del__(self) -> None:
+        """Torch's destructor keeps the interpreter's lock, and a replay under way may need it: leave it for later."""
+        if self.functions:
+            _DROPPED.append(self.graph)
+
+
+@attrs.frozen(eq=False)
+class CudaBranch:
+    """A stream beside the caller's."""
+
+    stream: torch.cuda.Stream
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        """Put the work of the block on the branch, after everything that is on the caller's current stream so far."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """Order the caller's current stream after everything that was put on the branch."""
+        torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+
+
+_DROPPED: deque[torch.cuda.CUDAGraph] = deque()
+
+
+def _destroy_dropped() -> None:
+    while _DROPPED:
+        _DROPPED.popleft().reset()
 
 
 class CudaBackend:
@@ -113,6 +163,8 @@ class CudaBackend:
         self.device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self.device)
         self._pools: WeakSet[CudaPool] = WeakSet()
+        self._turns = Turns()
+        self._recording: CudaGraph | None = None
 
     @property
     def stream(self) -> torch.cuda.Stream:
@@ -159,24 +211,37 @@ class CudaBackend:
             finally:
                 caller.wait_stream(self._stream)
 
+    def branch(self) -> CudaBranch:
+        """A new branch. Torch hands out its streams in turn: one that another has, too, is only more orderly."""
+        stream = torch.cuda.Stream(self.device)
+        return CudaBranch(stream if stream != self._stream else torch.cuda.Stream(self.device))
+
+    @property
+    def recording(self) -> bool:
+        """Whether what this thread puts on its current stream is being recorded."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
     @contextmanager
     def record(self, pool: Pool) -> Iterator[CudaGraph]:
         """Record the block into a graph of `pool`. On an exception nothing of the recording is left.
 
         Raises: CaptureUnsupported inside another capture, or where CUDA says that an operation cannot be recorded.
         """
+        hostfunc.refuse_inside("a recording")
         if not isinstance(pool, CudaPool):
             raise InternalError(f"a CUDA recording needs a CUDA pool, not {type(pool).__name__}")
         if torch.cuda.is_current_stream_capturing():
             raise CaptureUnsupported(
                 "a recording cannot be made inside another capture", hint="capture before or after it"
             )
-        recording, before = CudaGraph(pool), pool.bytes
+        _destroy_dropped()
+        recording, before = CudaGraph(pool, self._turns), pool.bytes
         with self.side_stream():
             handle = pool.handle()
             recording.graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             try:
-                yield recording
+                with self._taking(recording):
+                    yield recording
             except BaseException as error:
                 pool.fail()
                 self._abort(recording.graph, handle)
@@ -185,6 +250,15 @@ class CudaBackend:
                 raise
             self._end(recording, handle)
         recording.bytes = pool.bytes - before
+
+    @contextmanager
+    def _taking(self, recording: CudaGraph) -> Iterator[None]:
+        """Host functions that the block puts on a capturing stream are of `recording`."""
+        self._recording = recording
+        try:
+            yield
+        finally:
+            self._recording = None
 
     def _end(self, recording: CudaGraph, handle: Any) -> None:
         try:
@@ -216,15 +290,51 @@ class CudaBackend:
                 undo(self.device.index, handle)
         graph.reset()
 
+    def host_function(self, function: Callable[[], object], *, on_error: Callable[[], object] | None = None) -> None:
+        """Put Python on the caller's current stream: see `tsgraph.protocols.backend.Backend.host_function`.
+
+        It runs in a thread of CUDA's. What it calls of this backend is refused; CUDA forbids all other calls, too, and
+        may answer them with a deadlock.
+
+        Raises: CaptureUnsupported without the runtime library of torch's CUDA, in a capture of somebody else's, and
+        inside a host function.
+        """
+        hostfunc.refuse_inside("a host function")
+        called = HostFunction(self._turns, function, on_error)
+        with torch.cuda.device(self.device):
+            if torch.cuda.is_current_stream_capturing():
+                self._put_into(self._recording, called)
+            else:
+                self._put_alone(called)
+
+    def _put_into(self, recording: CudaGraph | None, function: HostFunction) -> None:
+        if recording is None:
+            what = "a capture that is not the backend's would lose its host function"
+            raise CaptureUnsupported(what, hint="record with Backend.record")
+        hostfunc.launch(torch.cuda.current_stream().cuda_stream, function)
+        recording.functions.append(function)
+
+    def _put_alone(self, function: HostFunction) -> None:
+        turn = self._turns.add((function,))
+        try:
+            hostfunc.launch(torch.cuda.current_stream().cuda_stream, function)
+        except BaseException as error:
+            self._turns.cancel(turn, error)
+            raise
+
     def synchronize(self) -> None:
-        """Wait for all work of the device. Raises what asynchronous work raised."""
+        """Wait for all work of the device. Raises what asynchronous work raised, host functions' errors included."""
+        hostfunc.refuse_inside("a synchronisation")
         torch.cuda.synchronize(self.device)
+        _destroy_dropped()
+        self._turns.tell_all()
 
     def ready(self) -> CudaReady:
         """A mark after everything queued so far on the caller's current stream."""
+        hostfunc.refuse_inside("a mark")
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
-        return CudaReady(event)
+        return CudaReady(event, self._turns.claim())
 
     def trim(self) -> None:
         """Give cached memory back to the driver."""

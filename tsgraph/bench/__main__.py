@@ -6,14 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tsgraph.bench import replay
+from tsgraph.bench import host_functions, replay
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tsgraph.bench", description="Benchmarks of tsgraph.")
-    replay.add(parser.add_subparsers(dest="name", required=True, metavar="NAME"))
-    return replay.run(parser.parse_args(argv))
+    subparsers = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for benchmark in (replay, host_functions):
+        benchmark.add(subparsers)
+    args = parser.parse_args(argv)
+    exit_code: int = args.run(args)
+    return exit_code
 
 
 if __name__ == "__main__":

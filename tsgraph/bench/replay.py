@@ -28,6 +28,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--turns", type=_count, default=_TURNS, metavar="N", help=f"times that each is run (default: {_TURNS})"
     )
     parser.add_argument("--rows", type=_count, default=_ROWS, metavar="N", help=f"rows at most (default: {_ROWS})")
+    parser.set_defaults(run=run)
 
 
 def _count(text: str) -> int:

@@ -28,6 +28,8 @@ class Owner:
 class Owners:
     """Storage address → owner: static buffers, states, tensors by name, and what modules hold.
 
+    `written`: memory of collaborators that steps write, on device or host.
+
     Memory is known by its storage: a view of a declared tensor's storage is declared with it. It holds no tensor of a
     module; `refresh` reads addresses again, since modules make and move tensors.
     """
@@ -38,8 +40,10 @@ class Owners:
         states: Mapping[str, State],
         modules: Sequence[torch.nn.Module] = (),
         fixed: Mapping[str, torch.Tensor] | None = None,
+        written: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self._arena, self._states, self._modules, self._fixed = arena, states, modules, fixed or {}
+        self._written = written or {}
         self._by_storage: dict[int, list[Owner]] = {}
         self.refresh()
 
@@ -52,6 +56,8 @@ class Owners:
             self._add("state", name, state.tensor, writable=True)
         for name, tensor in self._fixed.items():
             self._add("fixed", name, tensor, writable=False)
+        for name, tensor in self._written.items():
+            self._add("memory", name, tensor, writable=True)
         for kind, name, tensor in _module_tensors(self._modules):
             self._add(kind, name, tensor, writable=False)
 

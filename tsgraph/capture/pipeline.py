@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from tsgraph.capture.mode import set_capturing
 from tsgraph.capture.setup import SetupWork
 from tsgraph.dispatch.peers import Peers
 from tsgraph.errors import ContractViolation, InternalError, SpecError
+from tsgraph.grammar.tickets import require_claimed
 from tsgraph.keys import Batch
 from tsgraph.protocols.backend import Backend, Pool
 from tsgraph.protocols.collaborators import Attention, Communication, Grammar, Ranks, Sampler
@@ -133,13 +135,21 @@ class Pipeline(SessionWork):
 
     def push_grammar(self) -> None:
         """Push the entry of the next forward (R22)."""
-        self.slot.tickets.append(self.engine.collaborator("grammar").push(self.slot.key.size))
+        who = f"slot {self.slot.key}"
+        ticket = self.engine.collaborator("grammar").push(self.slot.key.size, who=who, ahead=True)
+        self.slot.tickets.append(ticket)
 
     def forward(self) -> None:
         """Run the step for real, on the capture stream; live state stays as it is (R12)."""
         with self.engine.backend.side_stream(), self.engine.guard.protected(), self._audited():
             self.engine.forward(self.slot.batch)
-        self.slot.tickets.clear()  # the forward consumed its entry
+        self._consumed()
+
+    def _consumed(self) -> None:
+        """A warm-up has consumed its entry; one that did not is an error at once (R25)."""
+        for ticket in self.slot.tickets:
+            require_claimed(ticket)
+        self.slot.tickets.clear()
 
     def _audited(self) -> AbstractContextManager[Any]:
         return self.engine.audit() if self.engine.audit else nullcontext()
@@ -230,7 +240,7 @@ def check_steps(spec: Spec) -> None:
 
     Serving steps do no work: they only feed the runtime scope.
     """
-    serving = {*spec.serving.replay, *spec.serving.eager, *spec.serving.abandon}
+    serving = set(chain(*attrs.astuple(spec.serving)))
     work: dict[str, type] = dict.fromkeys((*spec.session.enter, *spec.session.leave), SessionWork)
     work |= dict.fromkeys(spec.setup.steps, SetupWork)
     workers = {name: work.get(name, Pipeline) for name in spec.steps if name not in serving}

@@ -29,6 +29,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--requests", type=_count, default=DEFAULT_REQUESTS, metavar="N", help="how many (default: 24)")
     parser.add_argument("--speculative", action="store_true", help="verify drafts of a smaller model, 4 tokens a step")
     parser.add_argument("--recurrent", action="store_true", help="half of the layers keep a state for each request")
+    parser.add_argument("--json-schema", metavar="FILE", help="every other text must be JSON that this schema allows")
     parser.add_argument("--json", action="store_true", help="print one JSON document with all figures")
 
 
@@ -37,12 +38,15 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from tsgraph.reference import load_prompts
+    from tsgraph.reference.constraint import JsonGrammar, load_schema
     from tsgraph.reference.trial import config_for, requests_for, run_trial
 
     device, parts = _device(args.backend), {"speculative": args.speculative, "recurrent": args.recurrent}
-    requests = requests_for(load_prompts(args.prompts), args.requests, penalties=any(parts.values()))
+    grammar = None if args.json_schema is None else JsonGrammar.of(load_schema(args.json_schema))
+    prompts, penalties = load_prompts(args.prompts), any(parts.values())
+    requests = requests_for(prompts, args.requests, penalties=penalties, grammar=grammar)
     with Console(stderr=True).status("capturing, serving, and running every replayed step again"):
-        trial = run_trial(requests, config_for(requests, device, **parts), backend=args.backend)
+        trial = run_trial(requests, config_for(requests, device, **parts), backend=args.backend, grammar=grammar)
     if args.json:
         print(json.dumps(trial.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -72,7 +76,7 @@ def _show(trial: Trial, console: Console) -> None:
     _show_completions(trial.completions, console)
     console.print(trial.table, soft_wrap=True)
     _show_figures(trial, console)
-    for fault in trial.proof.faults:
+    for fault in (*trial.proof.faults, *trial.invalid):
         console.print(f"  {fault}", style="red")
     for flip in (*trial.proof.flips, *trial.flips):
         console.print(f"  {flip}", style="yellow" if flip.excused else "red")
@@ -110,6 +114,9 @@ def _show_figures(trial: Trial, console: Console) -> None:
     if trial.config.drafts:
         gains = f"{trial.replayed_gain:.2f} replayed, {trial.eager_gain:.2f} eager"
         table.add_row("accepted tokens per step", f"{gains}, of {trial.config.tokens_per_request}")
+    if trial.grammar is not None:
+        valid = f"{len(trial.constrained) - len(trial.invalid)} of {len(trial.constrained)} texts"
+        table.add_row("valid JSON", f"{valid} ({trial.grammar.by} matcher)")
     table.add_row("largest logit difference", f"{trial.proof.furthest:.1e}, eager at the live shape")
     console.print(table, "")
     if trial.snapshot["backend"] == "emulated":
@@ -119,6 +126,8 @@ def _show_figures(trial: Trial, console: Console) -> None:
 def _verdict(trial: Trial) -> str:
     if not trial.proof.steps:
         return "not verified: no step was replayed"
+    if trial.invalid:
+        return "INVALID: texts do not keep their grammar"
     if not trial.holds:
         return "DIFFERENT: replay and eager do not agree"
     flips = len(trial.proof.flips) + len(trial.flips)

@@ -6,10 +6,11 @@ from tsgraph.lifecycle.law import Refusal
 from tsgraph.lifecycle.ledger import Cause, Entry, Failure
 from tsgraph.lifecycle.life import Explanation, Life
 from tsgraph.lifecycle.machine import Lifecycle
-from tsgraph.lifecycle.monitors import Effect, Monitors
+from tsgraph.lifecycle.monitors import FLOOR_RULE, Effect, Monitors
 from tsgraph.lifecycle.shared import Kind, Perform, ServingEffects
 
 __all__ = [
+    "FLOOR_RULE",
     "Cause",
     "Effect",
     "Entry",

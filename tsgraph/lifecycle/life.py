@@ -213,7 +213,7 @@ class Life:
     def _begin_life(self) -> None:
         self._ledger.begin_life()
         self._cause = self._last_failure = None
-        self.scopes = self.scopes._replace(slot=self._law.layout.monitors())
+        self.scopes = self.scopes.begun_again(self._law.layout)
 
     # -- what it does when something goes wrong --
 

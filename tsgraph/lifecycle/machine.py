@@ -120,11 +120,15 @@ class Lifecycle:
         return self.shared.session(perform)
 
     def admit(self, kind: Kind) -> None:
-        """Ask the rules that guard serving a forward of `kind`; free where there are none.
+        """Ask the rules that guard serving a forward, or its entry, as `kind` says; free where there are none.
 
         Raises: RuleViolation for the first that refuses; nothing is changed.
         """
         self.shared.admit(kind)
+
+    def guarded(self, kind: Kind) -> bool:
+        """Whether `admit` has anything to ask: where not, nobody need call it."""
+        return self.shared.guarded(kind)
 
 
 def _machine(law: Law) -> Machine:

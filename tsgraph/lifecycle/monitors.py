@@ -88,12 +88,22 @@ class Monitors:
         return Monitors(self.newest[:], self.count[:], self.counters[:], self.modes[:], self.clock)
 
 
+class Sum(NamedTuple):
+    """A wider scope's counter that is the sum of a counter of the slots. `value`: what a step sets that one to."""
+
+    scope: int
+    total: int
+    counter: int
+    value: int = 0
+
+
 class Effects(NamedTuple):
-    """One step's effect on each scope."""
+    """One step's effect on each scope. `sums`: the slot's counters that it sets, and of which sums are kept."""
 
     slot: Effect
     variant: Effect
     runtime: Effect
+    sums: tuple[Sum, ...] = ()
 
 
 class Scopes(NamedTuple):
@@ -112,9 +122,21 @@ class Scopes(NamedTuple):
     def apply(self, effects: Effects) -> None:
         """Let a step happen in all scopes, or in none. Raises: RuleViolation (R24), before any change."""
         self.check(effects)
+        if effects.sums:
+            self.adjust(effects.sums)
         self.slot.apply(effects.slot)
         self.variant.apply(effects.variant)
         self.runtime.apply(effects.runtime)
+
+    def adjust(self, sums: Iterable[Sum]) -> None:
+        """Let sums follow the slot's counters to the values that these are set to."""
+        for scope, total, counter, value in sums:
+            self[scope].counters[total] += value - self.slot.counters[counter]
+
+    def begun_again(self, layout: Layout) -> Scopes:
+        """The scopes of a slot's next life: its own ledger is new, so that sums lose what it had."""
+        self.adjust(layout.sums)
+        return self._replace(slot=layout.monitors())
 
     def copy(self) -> Scopes:
         """The same state, to try something on."""
@@ -123,6 +145,12 @@ class Scopes(NamedTuple):
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+
+def _sums(spec: Spec, counters: Mapping[str, int]) -> Iterable[Sum]:
+    for name, total in spec.counters.items():
+        if total.sums is not None and total.sums in counters:
+            yield Sum(_SCOPES.index(total.scope), counters[name], counters[total.sums])
 
 
 def _named_events(condition: Condition) -> tuple[str, ...]:
@@ -142,12 +170,15 @@ class Layout:
     events: Mapping[str, int]
     counters: Mapping[str, int]
     modes: Mapping[str, int]
+    sums: tuple[Sum, ...] = ()
 
     @classmethod
     def of(cls, spec: Spec) -> Layout:
         """Number what `spec` names. An event that only a rule names (its step is absent) just never happens."""
         named = (event for rule in spec.rules for event in _named_events(rule.condition))
-        return cls(spec, _numbered([*spec.events, *named]), _numbered(spec.counters), _numbered(spec.modes))
+        counters = _numbered(spec.counters)
+        sums = tuple(_sums(spec, counters))
+        return cls(spec, _numbered([*spec.events, *named]), counters, _numbered(spec.modes), sums)
 
     def monitors(self) -> Monitors:
         """The monitors of a scope in which nothing has happened yet."""
@@ -156,10 +187,13 @@ class Layout:
 
     def effects(self, step: Step, event: str) -> Effects:
         """What `step` does to each scope when its outcome is `event`."""
-        return Effects(*(self._effect(step, event, scope) for scope in _SCOPES))
+        sets = {self.counters[name]: value for name, value in step.set.items()}
+        sums = tuple(s._replace(value=sets[s.counter]) for s in self.sums if s.counter in sets)
+        slot, variant, runtime = (self._effect(step, event, scope) for scope in _SCOPES)
+        return Effects(slot, variant, runtime, sums)
 
     def _effect(self, step: Step, event: str, scope: Scope) -> Effect:
-        deltas = self._here(step.count, self.spec.counters, scope)
+        deltas = self._here(step.count, self.spec.counters, scope) | self._summed(step, scope)
         return Effect(
             self.events[event],
             tuple((self.counters[name], delta) for name, delta in deltas.items()),
@@ -171,6 +205,12 @@ class Layout:
     @staticmethod
     def _here(moves: Mapping[str, Any], declared: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
         return {name: move for name, move in moves.items() if declared[name].scope == scope}
+
+    def _summed(self, step: Step, scope: Scope) -> dict[str, int]:
+        """How far the sums of `scope` move with what `step` counts; what it sets is not known ahead."""
+        moved = {own: delta for own, delta in step.count.items() if own not in step.set}
+        totals = ((name, total.sums or "") for name, total in self.spec.counters.items() if total.scope == scope)
+        return {name: moved[own] for name, own in totals if own in moved}
 
     def _floors(self, deltas: Mapping[str, int]) -> Iterable[Floor]:
         for name, delta in deltas.items():

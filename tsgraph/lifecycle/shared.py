@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -17,14 +17,21 @@ from tsgraph.spec.model import Step
 Perform = Callable[[Step], str | None]
 """Does the work of one step. Returns the event that happened, if the step declares several (None: the first)."""
 
-Kind = Literal["replay", "eager", "abandon"]
-KINDS: tuple[Kind, ...] = ("replay", "eager", "abandon")
+Kind = Literal["push", "replay", "eager", "abandon"]
+KINDS: tuple[Kind, ...] = ("push", "replay", "eager", "abandon")
+TOLD: Mapping[Kind, str] = {
+    "push": "pushing the entry of a forward",
+    "replay": "serving a forward (replay)",
+    "eager": "serving a forward (eager)",
+    "abandon": "taking an entry back",
+}
 
 
 @attrs.frozen
 class ServingEffects:
-    """What a served forward does to the runtime scope, ready for `runtime_scope.apply`, by how it was served."""
+    """What served forwards and their entries do to the runtime scope, ready for `runtime_scope.apply`."""
 
+    push: tuple[Effect, ...]
     replay: tuple[Effect, ...]
     eager: tuple[Effect, ...]
     abandon: tuple[Effect, ...]
@@ -50,7 +57,7 @@ class Shared:
         self.runtime = self.law.layout.monitors()
         self._nobody = Scopes(self.law.layout.monitors(), self.law.layout.monitors(), self.runtime)
         self.serving = ServingEffects(*(tuple(self._effects(kind)) for kind in KINDS))
-        self._guarded = {kind: self._steps(kind) if self._is_guarded(kind) else () for kind in KINDS}
+        self._guarded = {kind: self._asked(self._steps(kind)) for kind in KINDS}
 
     def scopes(self, variant: str) -> Scopes:
         """The scopes of a new slot of `variant`."""
@@ -69,7 +76,11 @@ class Shared:
         """
         steps = self._guarded[kind]
         if steps:
-            self._refuse(self._first_refusal(steps), f"serving a forward ({kind})")
+            self._refuse(self._first_refusal(steps), TOLD[kind])
+
+    def guarded(self, kind: Kind) -> bool:
+        """Whether anything can refuse a serving of `kind`."""
+        return bool(self._guarded[kind])
 
     def _first_refusal(self, steps: tuple[Step, ...]) -> Refusal | None:
         if len(steps) == 1:
@@ -82,9 +93,13 @@ class Shared:
     def _effects(self, kind: Kind) -> Iterator[Effect]:
         return (self.law.effects[step.name, step.event[0]].runtime for step in self._steps(kind))
 
-    def _is_guarded(self, kind: Kind) -> bool:
-        rules = any(self.law.guards.get(step.name) for step in self._steps(kind))
-        return rules or any(effect.floors for effect in self._effects(kind))
+    def _asked(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """`steps` up to the last one that anything can refuse."""
+        refusable = [at for at, step in enumerate(steps, 1) if self._is_guarded(step)]
+        return steps[: max(refusable, default=0)]
+
+    def _is_guarded(self, step: Step) -> bool:
+        return bool(self.law.guards.get(step.name) or self.law.effects[step.name, step.event[0]].runtime.floors)
 
     # -- setup --
 

@@ -2,6 +2,8 @@
 
 Every collaborator may declare `honours`: for each buffer that it reads, the pad values it skips or maps to a sink.
 A buffer whose declared pad it does not honour is refused when the runtime is built (projects do not agree on pads).
+A part that has memory of its own which steps write, on device or host, names it in `written`, tensors by name: a
+warm-up may write there.
 """
 
 from __future__ import annotations
@@ -97,11 +99,21 @@ class Grammar(Protocol):
     def bind(self, batch: Batch) -> torch.Tensor | None:
         """The mask that `batch` will read; the same memory is refilled at replay (R18)."""
 
-    def push(self, rows: int) -> Any:
-        """Push an entry without grammars for `rows` rows; returns its ticket."""
+    def push(self, rows: int, *, who: str = "", ahead: bool = False) -> Any:
+        """Push an entry without grammars for `rows` rows; returns its ticket. `who` pushes, for errors.
+
+        `ahead`: before all entries that no forward has taken. So a slot pushes for its own forwards, which come before
+        the engine's next one. An engine's own pushes may have further arguments; `GraphRuntime.push` hands them on.
+        """
+
+    def claim(self, ticket: Any) -> None:
+        """The ticket's forward was launched: cancelling it is ignored from now on, consumed or not."""
 
     def cancel(self, ticket: Any) -> None:
         """Take back an entry that no forward consumed. Unknown or consumed tickets are ignored."""
+
+    def abandon(self, ticket: Any) -> None:
+        """Take back an entry whose forward raised, or never came; if it is consumed, nothing is accepted for it."""
 
     def reset(self) -> None:
         """Forget the previous and current entries of warm-up and recording (R23)."""

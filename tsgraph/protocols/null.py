@@ -62,9 +62,15 @@ class NullGrammar:
         """No mask."""
         return None
 
-    def push(self, rows: int) -> Any:
+    def push(self, rows: int, *, who: str = "", ahead: bool = False) -> Any:
         """No ticket."""
         return None
+
+    def claim(self, ticket: Any) -> None:
+        """Nothing to claim."""
+
+    def abandon(self, ticket: Any) -> None:
+        """Nothing to take back."""
 
     def cancel(self, ticket: Any) -> None:
         """Nothing to take back."""

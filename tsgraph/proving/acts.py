@@ -15,7 +15,7 @@ from typing import Literal
 import attrs
 
 from tsgraph.lifecycle.monitors import reach
-from tsgraph.proving.bits import ALWAYS, NOTHING, SCOPES, Bits, Change, Test, both, is_void
+from tsgraph.proving.bits import ALWAYS, NOTHING, SCOPES, Bits, Change, Given, Test, both, is_void
 from tsgraph.spec.model import Clause, Property, Rule, Scope, Spec, Step, Transition
 
 Whose = Literal["own", "setup", "session", "serving", "sibling", "other"]
@@ -30,7 +30,7 @@ FEEDS: dict[Whose, tuple[Scope, ...]] = {
 OTHERS: tuple[Whose, ...] = ("sibling", "other")
 RULE = ""
 """What a claim about a watched rule has for a property."""
-Kind = Literal["step", "state", "raise", "refuse", "overflow"]
+Kind = Literal["step", "state", "raise", "refuse", "overflow", "forget"]
 
 
 @attrs.frozen(eq=False)
@@ -49,9 +49,10 @@ class Claim:
 class Act:
     """One thing that happens, if `test` holds (or, where `wanted` is false, does not).
 
-    `kind` and `name`: a step, a state that is entered, a step that raises, a trigger that rules refuse, or a step that
-    had to run but would take a counter below its floor. `event`: what the step appends. `claims` are judged around it.
-    `tries`: whether the transition under way counts the step as tried.
+    `kind` and `name`: a step, a state that is entered, a step that raises, a trigger that rules refuse, a step that had
+    to run but would take a counter below its floor, or another slot that begins again and forgets what it had. `event`:
+    what the step appends. `claims` are judged around it. `tries`: whether the transition under way counts the step as
+    tried. `given`: what another slot had of what is summed over all.
     """
 
     kind: Kind
@@ -63,6 +64,7 @@ class Act:
     change: Change = NOTHING
     claims: tuple[Claim, ...] = ()
     tries: bool = False
+    given: Given = ()
 
     @property
     def idle(self) -> bool:
@@ -178,12 +180,14 @@ class Acts:
         test = test & self.asked(step.name, whose) if asked else test
         watches = self._watches(step.name, whose) if asked else ()
         for event in step.event:
-            yield (self._done(step, event, whose, test, watches),)
+            for given in self.bits.givens(step, FEEDS[whose]):
+                done = self._done(step, event, whose, test, watches)
+                change = self.bits.change(step, event, FEEDS[whose], given)
+                yield (attrs.evolve(done, test=test & self.bits.given(given), change=change, given=given),)
 
     def _done(self, step: Step, event: str, whose: Whose, test: Test, watches: tuple[Claim, ...]) -> Act:
-        change = self.bits.change(step, event, FEEDS[whose])
         claims = watches if whose in OTHERS else (*watches, *self.claims(event))
-        return Act("step", step.name, event, whose, test, change=change, claims=claims)
+        return Act("step", step.name, event, whose, test, claims=claims)
 
     def first(self, names: Iterable[str], whose: Whose = "own", *, asked: bool = True) -> Run:
         """These steps in order, each with the first of its outcomes."""
@@ -221,6 +225,16 @@ class Acts:
         test = self.asked(transition.on) if asked else ALWAYS
         claims = (*(self._watches(transition.on) if asked else ()), *self.claims(transition.to))
         return ((Act("state", transition.to, transition.on, test=test, change=change, claims=claims),),)
+
+    def forgetting(self, trigger: str) -> Runs:
+        """Another slot beginning again by `trigger`: sums lose what it had, if there are any."""
+        sums = [(name, gauge) for name, gauge in self.bits.gauges.items() if self.spec.counters[name].sums]
+        each = ((((name, n),) for n in range(1, gauge.high + 1)) for name, gauge in sums)
+        return tuple((self._forgotten(trigger, given),) for givens in each for given in givens)
+
+    def _forgotten(self, trigger: str, given: Given) -> Act:
+        test, change = self.bits.given(given), self.bits.forgotten(given)
+        return Act("forget", trigger, whose="other", test=test, change=change, given=given)
 
     # -- runs of acts --
 

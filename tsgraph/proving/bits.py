@@ -2,13 +2,15 @@
 
 Theory of operation. `After(event, than)` is one bit: `event` sets it, `than` clears it. `AtLeast(event, n)` counts up
 to n and stays there. A mode is one bit. A counter counts between bounds a little beyond what is asked of it; at a bound
-it stands for all values beyond, and a move back from there may lead to each of them. Counts are unary, so that every
+it stands for all values beyond, and a move back from there may lead to each of them. Of a sum over all slots the bits
+hold what the other slots have: it is none where they have none and this one has none. Counts are unary, so that every
 condition is one comparison under a mask. An event that no condition reads changes no bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 
 import attrs
 
@@ -146,6 +148,8 @@ class Gauge:
 
 
 Key = tuple[Scope, str, str]
+Given = tuple[tuple[str, int], ...]
+"""By the name of a sum, how much another slot had of what a step of it sets."""
 
 
 @attrs.define
@@ -211,7 +215,8 @@ class Bits:
             case AtLeast(event, n):
                 return self.counts[scope, event].at_least(n) if n > 0 else ALWAYS
             case CounterIs(counter, equals):
-                return self.gauges[counter].equals(equals)
+                own = self.spec.counters[counter].sums
+                return self.gauges[counter].equals(equals) & (self.gauges[own].equals(0) if own else ALWAYS)
             case ModeIs(mode, value):
                 mask = self.modes[mode].mask
                 return Test(mask, mask if value else 0)
@@ -219,11 +224,36 @@ class Bits:
     def floors(self, step: Step, scopes: tuple[Scope, ...]) -> tuple[Test, ...]:
         """What must hold for `step` to leave every counter of `scopes` at or above its floor."""
         counters = self.spec.counters
-        return tuple(
-            self.gauges[name].at_least(floor - delta)
-            for name, delta in step.count.items()
-            if (floor := counters[name].floor) is not None and delta < 0 and counters[name].scope in scopes
+        others = (self.gauges[name].at_least(-step.count.get(own, 0)) for name, own in self._sums_of_others(scopes))
+        return (
+            *others,
+            *(
+                self.gauges[name].at_least(floor - delta)
+                for name, delta in step.count.items()
+                if (floor := counters[name].floor) is not None and delta < 0 and counters[name].scope in scopes
+            ),
         )
+
+    def givens(self, step: Step, scopes: tuple[Scope, ...]) -> Iterator[Given]:
+        """Every way in which another slot may have something of what `step` sets; one, without any, for what is own."""
+        names = [name for name, own in self._sums_of_others(scopes) if own in step.set]
+        held = (range(self.gauges[name].high + 1) for name in names)
+        return (tuple(zip(names, numbers, strict=True)) for numbers in product(*held))
+
+    def given(self, given: Given) -> Test:
+        """Whether the other slots have that much."""
+        return both(self.gauges[name].at_least(number) for name, number in given)
+
+    def forgotten(self, given: Given) -> Change:
+        """What happens when another slot forgets what it had."""
+        return Change(tables=tuple((self.gauges[name].field.mask, self.gauges[name].moved(-n)) for name, n in given))
+
+    def _sums_of_others(self, scopes: tuple[Scope, ...]) -> Iterator[tuple[str, str]]:
+        """The sums, each with the slots' counter, where `scopes` are fed by what is not the slot's own."""
+        for name in self.gauges if "slot" not in scopes else ():
+            counter = self.spec.counters[name]
+            if counter.sums and counter.scope in scopes:
+                yield name, counter.sums
 
     def whole(self, mask: int) -> int:
         """`mask`, and all bits of every field that it touches."""
@@ -234,8 +264,8 @@ class Bits:
 
     # -- what changes --
 
-    def change(self, step: Step, event: str, scopes: tuple[Scope, ...]) -> Change:
-        """What `step` does to the bits of `scopes` when its outcome is `event`."""
+    def change(self, step: Step, event: str, scopes: tuple[Scope, ...], given: Given = ()) -> Change:
+        """What `step` does to the bits of `scopes` when its outcome is `event`; of another slot, that had `given`."""
         on = off = 0
         for (scope, newest, than), bit in self.newer.items():
             if scope in scopes:
@@ -250,7 +280,14 @@ class Bits:
         for name, gauge in self._gauges(step.set, scopes):
             on |= gauge.put(step.set[name])
             off |= gauge.field.mask
-        return Change(off | on, on, (*self._counted(event, scopes), *self._moved(step, scopes)))
+        summed = self._summed(step, scopes, dict(given))
+        return Change(off | on, on, (*self._counted(event, scopes), *self._moved(step, scopes), *summed))
+
+    def _summed(self, step: Step, scopes: tuple[Scope, ...], given: Mapping[str, int]) -> Iterator[tuple[int, Table]]:
+        for name, own in self._sums_of_others(scopes):
+            delta = step.set[own] - given[name] if own in step.set else step.count.get(own, 0)
+            if delta:
+                yield self.gauges[name].field.mask, self.gauges[name].moved(delta)
 
     def _gauges(self, names: Mapping[str, int], scopes: tuple[Scope, ...]) -> Iterator[tuple[str, Gauge]]:
         for name in names:
@@ -310,6 +347,7 @@ def _gauge(
     if counter.floor is not None:
         falls = [-step.count.get(name, 0) for step in steps]
         values += [counter.floor, counter.floor + max([0, *falls])]
-    low = min(values) - (slack if counter.floor is None else 0)
-    high = max(values) + slack
-    return Gauge(bits.field(counter.scope, high - low), low, high, open_below=counter.floor is None)
+    is_open = counter.floor is None and counter.sums is None
+    low = min(values) - (slack if is_open else 0)
+    high = max(values) + (slack // SLACK if counter.sums else slack)  # of a sum only whether it is none is asked
+    return Gauge(bits.field(counter.scope, high - low), low, high, open_below=is_open)

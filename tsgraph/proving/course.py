@@ -1,8 +1,8 @@
 """The declared course: what a spec's own steps do, in order, where all work succeeds and nobody misbehaves.
 
-Two slots of one variant are brought up in one session. One is replayed and a forward is served eagerly; then it goes
-stale, begins again, and is brought up a second time in a session of its own. Rules are asked and properties judged all
-along.
+Two slots of one variant are brought up in one session. One is replayed, a forward is served eagerly and one given up,
+each from an entry of its own, and another entry is pushed; then the slot goes stale, begins again, and is brought up a
+second time in a session of its own, while that entry waits. Rules are asked and properties judged all along.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class _Course:
         slot, sibling = self._begun(), self._begun()
         yield from self._steps(self.law.spec.setup.steps, _Slot(self.shared.scopes("nobody"), ""), self.shared.law)
         yield from self._session([(slot, self.route), (sibling, self.route)])
-        yield from self._served("replay", slot)
-        yield from self._served("eager", slot)
+        for kind in ("push", "replay", "push", "eager", "push", "abandon", "push"):
+            yield from self._served(kind, slot)
         yield from self._fired(roles.on_change, slot)
         yield from self._fired(roles.on_reset, slot)
         yield from self._session([(slot, self.route)])
@@ -108,7 +108,7 @@ class _Course:
         yield from self._judged(self.before, transition.to, slot)
         slot.state = transition.to
         if transition.on == self.law.spec.lifecycle.on_reset:
-            slot.scopes = slot.scopes._replace(slot=self.law.layout.monitors())
+            slot.scopes = slot.scopes.begun_again(self.law.layout)
         yield from self._judged(self.after, transition.to, slot)
 
     # -- steps --

@@ -118,7 +118,6 @@ def _swapped(spec: Spec) -> Iterator[Mutant]:
                 if names[first] != names[second]:
                     yield _swap(spec, transition, part, first, second)
 
-
     steps = spec.setup.steps
     for first, second in itertools.combinations(range(len(steps)), 2):
         yield _setup_swap(spec, steps, first, second)
@@ -197,6 +196,10 @@ def _without_effects(spec: Spec) -> Iterator[Mutant]:
                 mutated = _with_step(spec, attrs.evolve(step, **words))
                 what = f"no longer does {part} {name} = {value}"
                 yield Mutant(kind="effect dropped", subject=step.name, what=what, spec=mutated)
+    for name, counter in spec.counters.items():
+        if counter.sums is not None:
+            mutated = attrs.evolve(spec, counters={**spec.counters, name: attrs.evolve(counter, sums=None)})
+            yield Mutant(kind="effect dropped", subject=name, what=f"no longer sums {counter.sums}", spec=mutated)
 
 
 # -- a spec with one thing changed -------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ TOLD: Mapping[Kind, str] = {
     "raise": "  {} raises",
     "refuse": "  the rules refuse `{}` after its steps",
     "overflow": "  {} would take a counter below its floor, and is not done",
+    "forget": "another slot: `{}`, with what it had still counted",
 }
 
 
@@ -107,17 +108,28 @@ class Retelling:
         if act.kind == "step":
             self._feed(act)
         elif act.kind == "state" and act.event == self.world.spec.lifecycle.on_reset:
-            self.scopes = self.scopes._replace(slot=self.law.layout.monitors())
+            self.scopes = self.scopes.begun_again(self.law.layout)
             self.newest = {key: line for key, line in self.newest.items() if key[0] != "slot"}
+        elif act.kind == "forget":
+            self._give(act, {})
 
     def _feed(self, act: Act) -> None:
         effects, spec = self.law.effects[act.name, act.event], self.world.spec
+        if act.whose == "own":
+            self.scopes.adjust(effects.sums)
+        self._give(act, spec.steps[act.name].set)
         for scope in FEEDS[act.whose]:
             getattr(self.scopes, scope).apply(getattr(effects, scope))
             self.newest[scope, act.event] = len(self.lines)
         for mode in spec.steps[act.name].mode:
             if spec.modes[mode].scope in FEEDS[act.whose]:
                 self.switched[mode] = len(self.lines)
+
+    def _give(self, act: Act, to: Mapping[str, int]) -> None:
+        """Another slot's counter, of which a sum is kept, goes from what it had to what its step sets it to."""
+        counters, numbers = self.scopes.runtime.counters, self.law.layout.counters
+        for name, had in act.given:
+            counters[numbers[name]] += to.get(self.world.spec.counters[name].sums or "", 0) - had
 
     def encoded(self) -> int:
         """What the monitors are as bits."""
@@ -188,7 +200,9 @@ def encoded(bits: Bits, law: Law, scopes: Scopes, tried: set[str]) -> int:
     for (scope, event), field in bits.counts.items():
         result |= field.ones(min(monitors[scope].count[numbers.events[event]], field.width))
     for name, gauge in bits.gauges.items():
-        value = monitors[bits.spec.counters[name].scope].counters[numbers.counters[name]]
+        counter = bits.spec.counters[name]
+        value = monitors[counter.scope].counters[numbers.counters[name]]
+        value -= monitors["slot"].counters[numbers.counters[counter.sums]] if counter.sums else 0
         result |= gauge.put(min(max(value, gauge.low), gauge.high))
     for name, field in bits.modes.items():
         result |= field.mask if monitors[bits.spec.modes[name].scope].modes[numbers.modes[name]] else 0

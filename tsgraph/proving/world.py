@@ -3,10 +3,10 @@
 Theory of operation. Between transitions any legal trigger may fire. One that rules can refuse begins only where the run
 of its declared steps is not refused (`Gate`). Once it has begun, the pipeline does as it likes: any step of the
 transition, and of the session that it opened, in any order, again or not at all, each asked its rules just before, with
-any outcome; any step may raise, and the slot fails; or the transition ends: cleanup, the trigger's rules, the state. So it does
-with the setup, before a slot begins.
-Cleanup and the steps that leave a session do their work. Between transitions sessions open and close and forwards are
-served. Other slots take their steps at any time.
+any outcome; any step may raise, and the slot fails; or the transition ends: cleanup, the trigger's rules, the state. So
+it does with the setup, before a slot begins. Cleanup and the steps that leave a session do their work. Between
+transitions sessions open and close, entries are pushed and taken back, and forwards are served. Other slots take their
+steps, and begin again, at any time.
 """
 
 from __future__ import annotations
@@ -273,6 +273,8 @@ class World:
     def _others(self, place: Place) -> Iterator[_Group]:
         for name, asked in self._steps_of_slots.items():
             yield self._group("other", name, (name,), partial(self._other, name, asked=asked), place)
+        reset = self.spec.lifecycle.on_reset
+        yield self._group("other", "begin again", (), partial(self.acts.forgetting, reset), place)
 
     def _other(self, name: str, *, asked: bool) -> Runs:
         near, far = (self.acts.step(name, whose, asked=asked) for whose in OTHERS)

@@ -16,7 +16,8 @@ class EngineConfig:
 
     One page is the dummy page. The default `dtype` is float32, in which paths compare best; others work alike. With
     more than one of `tokens_per_request` a draft model proposes all but the first of them; `variants` adds sampler
-    variants, and penalties with them; recurrent layers are the decoder's own matter.
+    variants, and penalties with them; `constrained` lets requests have grammars; recurrent layers are the decoder's
+    own matter.
     """
 
     decoder: DecoderConfig = attrs.field(factory=DecoderConfig)
@@ -26,6 +27,7 @@ class EngineConfig:
     context: int = attrs.field(default=256, validator=[instance_of(int), ge(1)])
     tokens_per_request: int = attrs.field(default=1, validator=[instance_of(int), ge(1)])
     variants: bool = False
+    constrained: bool = False
     seed: int = 0
     eos: int | None = EOS
     device: str = "cpu"

@@ -7,15 +7,18 @@ never asks which path a step took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from tsgraph import keys
+from tsgraph.backends.choice import choose_backend
 from tsgraph.errors import BadBatch
 from tsgraph.keys import Mode
-from tsgraph.protocols.backend import Backend
+from tsgraph.protocols.backend import Backend, Ready
 from tsgraph.reference.cache import PageAllocator
 from tsgraph.reference.config import EngineConfig
 from tsgraph.reference.parts import Parts
@@ -35,6 +38,12 @@ class Runtime(Protocol):
     def step(self, *, rows: int, mode: Mode, variant: str | None = None, **sources: Any) -> keys.Step:
         """Run one step on host or device tensors of the live rows."""
 
+    def push(self, rows: int, *entry: Any) -> Any:
+        """Push the grammar entry of the next step; only asked of a constrained engine."""
+
+    def cancel(self, ticket: Any) -> bool:
+        """Take it back."""
+
 
 def graph_runtime(
     parts: Parts, *, backend: str | Backend = "auto", capture: bool = True, sizes: Iterable[int] | None = None
@@ -44,6 +53,7 @@ def graph_runtime(
     `sizes` replaces the spec's.
     """
     models = [parts.model] if parts.draft is None else [parts.model, parts.draft.model]
+    place = choose_backend(backend, list(parts.model.parameters()), None)
     runtime = GraphRuntime(
         parts.config.spec,
         parts.step,
@@ -54,7 +64,8 @@ def graph_runtime(
         sampler=parts.sampler,
         drafter=None if parts.draft is None else DraftMetadata(),
         recurrent=None if parts.memory is None else RecurrentUpdate(parts.memory),
-        backend=backend,
+        grammar=None if parts.constraints is None else parts.constraints.install(place),
+        backend=place,
     )
     if capture:
         runtime.capture()
@@ -86,23 +97,28 @@ class ReferenceEngine(Generic[R]):
         self.config = config
         self.parts = Parts.build(config)
         self.runtime = make_runtime(self.parts)
+        self._newest: tuple[Any, Ready] | None = None
 
     def generate(self, requests: Iterable[Request], on_step: OnStep | None = None) -> list[Completion]:
         """Complete `requests`, in their order. `on_step(rows, mode, sources, done)` is told every step that ran.
 
-        Raises: BadBatch if a request can never fit, or asks for penalties of an engine without, before anything runs.
+        Raises: BadBatch if a request can never fit, or asks for what the engine does not have, before anything runs.
         """
         scheduler = self._scheduler()
         sequences = [scheduler.submit(request) for request in self._checked(requests)]
         while work := scheduler.next():
             if work.sequences:
                 self._run(scheduler, work.mode, work.sequences, on_step)
+        self._settle()
         return [Completion.of(sequence) for sequence in sequences]
 
     def _checked(self, requests: Iterable[Request]) -> list[Request]:
         requests = list(requests)
         if not self.config.variants and any(request.sampling.penalised for request in requests):
             raise BadBatch("a request asks for penalties, and the engine has none", hint="EngineConfig(variants=True)")
+        if not self.config.constrained and any(request.constraint is not None for request in requests):
+            hint = "EngineConfig(constrained=True)"
+            raise BadBatch("a request has a grammar, and the engine knows of none", hint=hint)
         return requests
 
     def _scheduler(self) -> Scheduler:
@@ -118,11 +134,38 @@ class ReferenceEngine(Generic[R]):
     def _run(self, scheduler: Scheduler, mode: Mode, sequences: tuple[Sequence, ...], on_step: OnStep | None) -> None:
         rows = len(sequences)
         sources = sources_of(sequences, self.config.page_size) | extras_of(sequences, self.config)
-        done = self.runtime.step(rows=rows, mode=mode, variant=self._variant(sequences), **sources)
+        with self._entry(sequences) as taken:
+            done = self.runtime.step(rows=rows, mode=mode, variant=self._variant(sequences), **sources)
+            taken(done)
         if on_step:
             on_step(rows, mode, sources, done)
         for sequence, (gained, drafts) in zip(sequences, gains_of(done.outputs, rows), strict=True):
             scheduler.accept(sequence, gained, drafts)
+
+    @contextmanager
+    def _entry(self, sequences: tuple[Sequence, ...]) -> Iterator[Callable[[keys.Step], None]]:
+        """In a constrained engine, push what the step of the block is to take; it is taken back if the block raises.
+
+        What is yielded waits for the step: where its masks failed, that raises before a token is accepted.
+        """
+        if self.parts.constraints is None:
+            yield lambda done: None  # noqa: ARG005 -- nothing can have failed beside the step
+            return
+        ticket = self.runtime.push(len(sequences), [sequence.matcher for sequence in sequences])
+        try:
+            yield partial(self._take, ticket)
+        except BaseException:
+            self.runtime.cancel(ticket)
+            raise
+
+    def _take(self, ticket: Any, done: keys.Step) -> None:
+        done.ready.wait()
+        self._newest = ticket, done.ready
+
+    def _settle(self) -> None:
+        """Let matchers accept what the last step drew: no step comes that would."""
+        if self.parts.constraints is not None and self._newest is not None:
+            self.parts.constraints.executor.settle(*self._newest)
 
     def _variant(self, sequences: tuple[Sequence, ...]) -> str | None:
         return variant_for(s.request.sampling for s in sequences) if self.config.variants else None

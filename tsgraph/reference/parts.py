@@ -11,16 +11,18 @@ from tsgraph.buffers.contract import State
 from tsgraph.keys import Batch, Geometry, Mode
 from tsgraph.reference.cache import DUMMY_PAGE, DUMMY_SLOT, PagedCache
 from tsgraph.reference.config import EngineConfig
+from tsgraph.reference.constraint import Constraints
 from tsgraph.reference.model import Decoder
 from tsgraph.reference.recurrent import Passage, RecurrentMemory
 from tsgraph.reference.sampler import SamplingTensors, logprobs_of
 from tsgraph.reference.speculation import Draft, Read, verify
+from tsgraph.reference.text import EOS
 from tsgraph.reference.variants import PENALTIES, VariantSampler, draw_by, penalise
 
 
 @attrs.frozen(eq=False)
 class Parts:
-    """The model and its cache, and whichever of draft model, recurrent memory and sampler the engine has."""
+    """The model and its cache, and whichever of draft model, recurrent memory, sampler and grammar the engine has."""
 
     config: EngineConfig
     model: Decoder
@@ -29,6 +31,7 @@ class Parts:
     draft: Draft | None = None
     memory: RecurrentMemory | None = None
     sampler: VariantSampler | None = None
+    constraints: Constraints | None = None
 
     @classmethod
     def build(cls, config: EngineConfig) -> Parts:
@@ -42,6 +45,7 @@ class Parts:
             draft=_draft(config, model) if config.drafts else None,
             memory=_memory(config) if config.decoder.recurrent else None,
             sampler=_sampler(config) if config.variants else None,
+            constraints=_constraints(config) if config.constrained else None,
         )
 
     @property
@@ -69,13 +73,17 @@ class Parts:
         [rows, drafts], for the next step; with recurrent layers `state_slots` [rows], whose states they read.
         """
         read, draws = Read.of(batch), self._draws(batch)
+        if self.constraints is not None:
+            self.constraints.begin(batch, read.rows, draws)
         raw = self._logits(batch, each=draws > 1)
-        logits, how = self._penalised(raw, batch, read), sampling_of(batch, draws)
+        logits, how = self._masked(self._penalised(raw, batch, read), batch), sampling_of(batch, draws)
         tokens = draw_by(batch.variant, logits, how)
         outputs = {"tokens": tokens, "logits": logits, "logprobs": logprobs_of(raw, tokens)}
         drawn = tokens.view(batch.rows, draws)
         gained = verify(read.rows[:, -draws:], drawn)
         self._count(batch, drawn, gained)
+        if self.constraints is not None:
+            self.constraints.end(tokens, gained, draws)
         if self.memory is not None:
             outputs["state_slots"] = batch.recurrent_slots
         if self.draft is not None:
@@ -114,6 +122,9 @@ class Parts:
         seen = self.sampler.seen(batch.request_pool, read.rows[:, -draws:])
         penalties = (_spread(batch[name], draws) for name in ("repetition_penalty", "frequency_penalty"))
         return penalise(logits, seen, *penalties)
+
+    def _masked(self, logits: Tensor, batch: Batch) -> Tensor:
+        return logits if self.constraints is None else self.constraints.masked(batch, logits)
 
     def _count(self, batch: Batch, drawn: Tensor, gained: Tensor) -> None:
         if self.sampler is not None and batch.variant == PENALTIES:
@@ -169,6 +180,11 @@ def _memory(config: EngineConfig) -> RecurrentMemory:
 
 def _sampler(config: EngineConfig) -> VariantSampler:
     return VariantSampler.empty(rows=config.rows, vocabulary=config.decoder.vocabulary, device=config.device)
+
+
+def _constraints(config: EngineConfig) -> Constraints:
+    vocabulary, stop = config.decoder.vocabulary, EOS if config.eos is None else config.eos
+    return Constraints(rows=config.rows, draws=config.tokens_per_request, vocabulary=vocabulary, stop=stop)
 
 
 def _geometry(config: EngineConfig) -> Geometry:

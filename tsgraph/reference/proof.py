@@ -99,6 +99,8 @@ class ReplayProof:
         So what follows a replay, the update of recurrent states, is done here.
         """
         self._put_back(self._before)
+        if self.parts.constraints is not None:
+            self.runtime.push(words["rows"], by=self.parts.constraints.executor.push_repeat)
         outputs: Outputs = self.runtime.eager(padded_to=padded_to, **words)
         if padded_to is not None and self.parts.memory is not None:
             RecurrentUpdate(self.parts.memory).update(outputs, words["rows"])

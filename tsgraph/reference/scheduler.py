@@ -7,7 +7,7 @@ step never runs out of pages, and nobody is ever preempted. Admission is first c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -17,6 +17,7 @@ from tsgraph.errors import BadBatch
 from tsgraph.keys import Mode
 
 if TYPE_CHECKING:
+    from tsgraph.protocols.matching import Matcher
     from tsgraph.reference.cache import PageAllocator
 
 NO_ROW = 0
@@ -46,12 +47,16 @@ class Sampling:
 
 @attrs.frozen(kw_only=True)
 class Request:
-    """One prompt to complete with at most `max_tokens` tokens; it arrives at step `arrival` (0: the first)."""
+    """One prompt to complete with at most `max_tokens` tokens; it arrives at step `arrival` (0: the first).
+
+    `constraint` makes the matcher of its text; without one it is free.
+    """
 
     prompt: tuple[int, ...] = attrs.field(validator=[instance_of(tuple), min_len(1)])
     max_tokens: int = attrs.field(validator=[instance_of(int), ge(1)])
     sampling: Sampling = attrs.field(factory=Sampling)
     arrival: int = attrs.field(default=0, validator=[instance_of(int), ge(0)])
+    constraint: Callable[[], Matcher] | None = None
 
     @property
     def budget(self) -> int:
@@ -63,7 +68,8 @@ class Request:
 class Sequence:
     """A request on its way: `tokens` so far, how many of them are `cached`, and the row and pages it holds now.
 
-    `drafts` are guesses at the tokens that come next. `status` "eos" and "length" say why it is finished.
+    `drafts` are guesses at the tokens that come next. `status` "eos" and "length" say why it is finished. `matcher`:
+    what its text must keep.
     """
 
     request: Request
@@ -74,6 +80,7 @@ class Sequence:
     row: int = NO_ROW
     pages: tuple[int, ...] = ()
     status: Status = "waiting"
+    matcher: Matcher | None = None
 
     @property
     def finished(self) -> bool:
@@ -139,7 +146,8 @@ class Scheduler:
     def submit(self, request: Request) -> Sequence:
         """Queue `request` behind all that arrive no later. Raises: BadBatch if it could never be admitted."""
         self._check_fits(request)
-        sequence = Sequence(request, list(request.prompt))
+        matcher = None if request.constraint is None else request.constraint()
+        sequence = Sequence(request, list(request.prompt), matcher=matcher)
         later = sum(other.request.arrival > request.arrival for other in self._waiting)
         self._waiting.insert(len(self._waiting) - later, sequence)
         return sequence

@@ -2,7 +2,8 @@
 
 Engines of equal weights. The one with slots serves the requests twice: once as it would in production, once with every
 replayed step run again eagerly; one without slots serves them, too, and where there are drafts another one serves them
-token by token. Everything is in float32: there rounding is far below the margin of nearly every draw, and what still
+token by token. Where some texts are to keep a grammar, one without grammars serves all freely: the free texts must
+be the same. Everything is in float32: there rounding is far below the margin of nearly every draw, and what still
 differs can be shown to be rounding.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from tsgraph.keys import Mode, Step
 from tsgraph.reference.config import EngineConfig
+from tsgraph.reference.constraint import JsonGrammar
 from tsgraph.reference.engine import Completion, ReferenceEngine, graph_runtime
 from tsgraph.reference.model import DecoderConfig
 from tsgraph.reference.proof import Flip, MarginLog, ReplayProof
@@ -52,6 +55,15 @@ class Meter:
     seconds: float = 0.0
     rows: int = 0
     tokens: int = 0
+
+    def push(self, rows: int, *entry: Any) -> Any:
+        """Push the grammar entry of the next step."""
+        return self.runtime.push(rows, *entry)
+
+    def cancel(self, ticket: Any) -> bool:
+        """Take it back."""
+        cancelled: bool = self.runtime.cancel(ticket)
+        return cancelled
 
     def step(self, *, rows: int, mode: Mode, variant: str | None = None, **sources: Tensor) -> Step:
         """Run one step."""
@@ -94,11 +106,26 @@ class Trial:
     proof: ReplayProof
     flips: Sequence[Flip]
     seconds: float
+    grammar: JsonGrammar | None = None
+
+    @property
+    def constrained(self) -> list[Completion]:
+        """The completions that were to keep the grammar."""
+        return [each for each in self.completions if each.request.constraint is not None]
+
+    @property
+    def invalid(self) -> list[str]:
+        """What is wrong with those, one line for each that is not valid."""
+        if self.grammar is None:
+            return []
+        told = [(each, self.grammar.fault(each.tokens, each.ended)) for each in self.constrained]
+        return [f"seed {each.request.sampling.seed}: {fault}" for each, fault in told if fault]
 
     @property
     def holds(self) -> bool:
-        """Whether steps were replayed, and these and all texts agree with eager within rounding."""
-        return self.proof.steps > 0 and self.proof.holds and all(flip.excused for flip in self.flips)
+        """Whether steps were replayed, these and all texts agree with eager within rounding, and grammars are kept."""
+        agree = self.proof.holds and all(flip.excused for flip in self.flips)
+        return self.proof.steps > 0 and agree and not self.invalid
 
     def as_json(self) -> dict[str, Any]:
         """All figures as plain data."""
@@ -114,13 +141,30 @@ class Trial:
                 "step_flips": [_flip_as_json(flip) for flip in self.proof.flips],
                 "text_flips": [_flip_as_json(flip) for flip in self.flips],
             },
+            **self._grammar_as_json(),
             "completions": [_completion_as_json(each) for each in self.completions],
             "seconds": self.seconds,
         }
 
+    def _grammar_as_json(self) -> dict[str, Any]:
+        if self.grammar is None:
+            return {}
+        return {
+            "grammar": {"by": self.grammar.by, "constrained": len(self.constrained), "invalid": self.invalid},
+        }
 
-def run_trial(requests: Sequence[Request], config: EngineConfig, *, backend: str = "auto") -> Trial:
-    """Serve `requests`, whose seeds must differ, with slots and without, and compare."""
+
+def run_trial(
+    requests: Sequence[Request],
+    config: EngineConfig,
+    *,
+    backend: str = "auto",
+    grammar: JsonGrammar | None = None,
+) -> Trial:
+    """Serve `requests`, whose seeds must differ, with slots and without, and compare.
+
+    `grammar`: what those of them must keep that have a constraint.
+    """
     start = time.perf_counter()
     engine = ReferenceEngine(config, lambda parts: Meter(graph_runtime(parts, backend=backend)))
     runtime, completions = engine.runtime.runtime, engine.generate(requests)
@@ -131,6 +175,8 @@ def run_trial(requests: Sequence[Request], config: EngineConfig, *, backend: str
     if config.drafts:
         singly = attrs.evolve(config, tokens_per_request=1)
         flips += _without_slots(requests, singly, backend, [completions])[1]
+    if grammar is not None:
+        flips += _free_texts(completions, config, backend)
     return Trial(
         config=config,
         completions=completions,
@@ -143,6 +189,7 @@ def run_trial(requests: Sequence[Request], config: EngineConfig, *, backend: str
         proof=proof,
         flips=flips,
         seconds=time.perf_counter() - start,
+        grammar=grammar,
     )
 
 
@@ -155,21 +202,44 @@ def _without_slots(
     return eager.runtime, [flip for each in texts for flip in log.flips(expected, each)]
 
 
-def requests_for(prompts: Sequence[str], count: int, *, penalties: bool = False) -> list[Request]:
+def _free_texts(texts: Sequence[Completion], config: EngineConfig, backend: str) -> list[Flip]:
+    """Where the free ones of `texts` differ from what an engine makes that knows of no grammar."""
+    requests = [attrs.evolve(text.request, constraint=None) for text in texts]
+    free = attrs.evolve(config, constrained=False)
+    engine = ReferenceEngine(free, lambda parts: graph_runtime(parts, backend=backend, capture=False))
+    expected = engine.generate(requests, log := MarginLog())
+    pairs = [pair for pair in zip(expected, texts, strict=True) if pair[1].request.constraint is None]
+    return log.flips(*zip(*pairs, strict=True)) if pairs else []
+
+
+def requests_for(
+    prompts: Sequence[str], count: int, *, penalties: bool = False, grammar: JsonGrammar | None = None
+) -> list[Request]:
     """`count` requests over `prompts`: one arrives every second step, lengths and samplings vary, seeds are unique.
 
-    With `penalties` the first third is greedy, the second sampled, and the last penalised.
+    With `penalties` the first third is greedy, the second sampled, and the last penalised. With a `grammar` every other
+    text is to keep it, with as many tokens as it needs at least, and some more.
     """
     phases = [PHASES[i * len(PHASES) // count] if penalties else SAMPLINGS for i in range(count)]
     return [
-        Request(
-            prompt=encode(prompts[i % len(prompts)]),
-            max_tokens=12 + 7 * i % 29,
-            sampling=Sampling(seed=i, **phase[i % len(phase)]),
-            arrival=2 * i,
+        _constrained(
+            Request(
+                prompt=encode(prompts[i % len(prompts)]),
+                max_tokens=12 + 7 * i % 29,
+                sampling=Sampling(seed=i, **phase[i // 2 % len(phase) if grammar else i % len(phase)]),
+                arrival=2 * i,
+            ),
+            grammar if i % 2 == 0 else None,
         )
         for i, phase in enumerate(phases)
     ]
+
+
+def _constrained(request: Request, grammar: JsonGrammar | None) -> Request:
+    if grammar is None:
+        return request
+    most = grammar.least + request.max_tokens
+    return attrs.evolve(request, max_tokens=most, constraint=partial(grammar.matcher, most))
 
 
 def config_for(
@@ -177,13 +247,14 @@ def config_for(
 ) -> EngineConfig:
     """The default engine, with page tables as wide as the longest request needs, and pages for a full house of such.
 
-    With a draft model or recurrent layers it has sampler variants, too.
+    With a draft model or recurrent layers it has sampler variants, too; with requests that have grammars it knows them.
     """
     sized = EngineConfig(
         decoder=DecoderConfig(recurrent=RECURRENT if recurrent else ()),
         context=max(request.budget for request in requests),
         tokens_per_request=TOKENS_PER_REQUEST if speculative else 1,
         variants=speculative or recurrent,
+        constrained=any(request.constraint is not None for request in requests),
         device=device,
     )
     return attrs.evolve(sized, pages=1 + sized.rows * sized.pages_per_request)

@@ -7,6 +7,7 @@ Where the engine names the variant only then, it is asked just before the replay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -14,9 +15,10 @@ import torch
 
 from tsgraph.buffers.staging import Staging
 from tsgraph.capture.pipeline import Engine
-from tsgraph.errors import InternalError, ReplayFailed
+from tsgraph.errors import HostFunctionFailed, InternalError, ReplayFailed
+from tsgraph.grammar.door import Door
 from tsgraph.keys import Batch, RankCounts
-from tsgraph.lifecycle import Effect, Lifecycle, Monitors
+from tsgraph.lifecycle import Effect, Kind, Lifecycle, Monitors
 from tsgraph.protocols.backend import Graph
 from tsgraph.protocols.collaborators import Recurrent
 from tsgraph.slots.slot import Counts, Slot
@@ -27,7 +29,8 @@ class Program:
     """One slot, ready to be called. `counts` is the slot's own: observers read it when they like.
 
     `batch` is for refreshes: the recorded one, but with the real counts of the ranks. `choose`: which program's graph
-    is replayed for so many live rows, one of this size (None: this one's).
+    is replayed for so many live rows, one of this size (None: this one's). `admit`: asks the rules that guard a replay
+    (None: there are none). `launched`: is told as soon as the graph runs (None: nobody wants to know).
     """
 
     name: str
@@ -41,44 +44,49 @@ class Program:
     updates: Sequence[Callable[[Any, int], None]]
     scope: Monitors
     effects: Sequence[Effect]
-    abandons: Sequence[Effect]
     counts: Counts
     choose: Callable[[int], Program] | None = None
+    admit: Callable[[], None] | None = None
+    launched: Callable[[], None] | None = None
 
     def run(self, live: int, sources: Mapping[str, Any], ranks: RankCounts | None = None) -> Any:
         """Serve `live` rows; returns the outputs at live size, views of static memory until the next replay.
 
         `ranks`: what every rank brings, where there are several.
 
-        Raises: BadBatch before anything is changed; ReplayFailed where the device refuses.
+        Raises: RuleViolation or BadBatch before anything is changed; ReplayFailed where the device refuses.
         """
-        try:
-            with torch.inference_mode():
-                self.stage(live, sources)
-                self.batch.counts = ranks
-                for refresh in self.refreshes:
-                    refresh(self.batch, live)
-                for restore in self.restores:
-                    restore()
-                chosen = self if self.choose is None else self.choose(live)
-                chosen.replay()
-                outputs = chosen.cut(live)
-                for update in self.updates:
-                    update(outputs, live)
-        except BaseException:
-            for effect in self.abandons:
+        if self.admit is not None:
+            self.admit()
+        with torch.inference_mode():
+            self.stage(live, sources)
+            self.batch.counts = ranks
+            for refresh in self.refreshes:
+                refresh(self.batch, live)
+            for restore in self.restores:
+                restore()
+            chosen = self if self.choose is None else self.choose(live)
+            chosen.replay()
+            for effect in self.effects:  # whatever is raised from here on, the graph has taken its entry
                 self.scope.apply(effect)
-            raise
-        for effect in self.effects:
-            self.scope.apply(effect)
+            if self.launched is not None:
+                self.launched()
+            outputs = chosen.cut(live)
+            for update in self.updates:
+                update(outputs, live)
         chosen.counts.replays += 1
         chosen.counts.pad_rows += self.size - live
         return outputs
 
     def replay(self) -> None:
-        """Replay its graph, nothing else. Raises: ReplayFailed where the device refuses."""
+        """Replay its graph, nothing else.
+
+        Raises: ReplayFailed where the device refuses; HostFunctionFailed for an earlier step, and nothing is run.
+        """
         try:
             self.graph.replay()
+        except HostFunctionFailed:  # of an earlier step: this one was not launched
+            raise
         except RuntimeError as error:
             says = str(error).partition("\n")[0]
             raise ReplayFailed(
@@ -93,8 +101,9 @@ def compile_program(
     recurrent: Recurrent | None,
     lifecycle: Lifecycle,
     choose: Callable[[int], Program] | None = None,
+    door: Door | None = None,
 ) -> Program:
-    """The program of a replayable slot."""
+    """The program of a replayable slot. `door`: where the entries of replays wait, if there is a grammar."""
     if slot.graph is None or slot.outputs is None:
         raise InternalError(f"{slot} is to be replayed, but nothing is recorded in it")
     batch = attrs.evolve(slot.batch)
@@ -110,10 +119,18 @@ def compile_program(
         updates=(recurrent.update,) if recurrent is not None else (),
         scope=lifecycle.runtime_scope,
         effects=lifecycle.serving.replay,
-        abandons=lifecycle.serving.abandon,
         counts=slot.counts,
         choose=choose,
+        admit=asking("replay", lifecycle, door),
+        launched=None if door is None else door.launched,
     )
+
+
+def asking(kind: Kind, lifecycle: Lifecycle, door: Door | None) -> Callable[[], None] | None:
+    """What asks the rules that guard a serving of `kind`; None where nothing does."""
+    if not lifecycle.guarded(kind):
+        return None
+    return partial(lifecycle.admit if door is None else door.admit, kind)
 
 
 def _refreshes(engine: Engine, batch: Batch) -> Iterator[Callable[[Batch, int], None]]:

@@ -11,6 +11,12 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
+from tsgraph.spec.conditions import After as After
+from tsgraph.spec.conditions import AtLeast as AtLeast
+from tsgraph.spec.conditions import Condition as Condition
+from tsgraph.spec.conditions import CounterIs as CounterIs
+from tsgraph.spec.conditions import ModeIs as ModeIs
+
 Scope = Literal["slot", "variant", "runtime"]
 Per = Literal["request", "token"]
 Reader = Literal["graph", "host", "device"]
@@ -29,54 +35,7 @@ COLLABORATORS = (
 POLICIES = ("freeze_gc",)
 
 
-# -- conditions: what rules demand and properties promise -------------------------------------------------------------
-
-
-@attrs.frozen
-class After:
-    """The newest `event` is later than the newest `than`. A missing `event` never is; any is later than none."""
-
-    event: str
-    than: str
-
-    def __str__(self) -> str:
-        return f"the newest {self.event} is later than the newest {self.than}"
-
-
-@attrs.frozen
-class AtLeast:
-    """`event` has happened at least `n` times since its scope began."""
-
-    event: str
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.event} has happened" if self.n == 1 else f"{self.event} has happened at least {self.n} times"
-
-
-@attrs.frozen
-class CounterIs:
-    """`counter` equals `equals`."""
-
-    counter: str
-    equals: int
-
-    def __str__(self) -> str:
-        return f"counter {self.counter} is {self.equals}"
-
-
-@attrs.frozen
-class ModeIs:
-    """`mode` is on (`value` true) or off."""
-
-    mode: str
-    value: bool
-
-    def __str__(self) -> str:
-        return f"mode {self.mode} is {'on' if self.value else 'off'}"
-
-
-Condition = After | AtLeast | CounterIs | ModeIs
+# -- rules and properties ----------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -197,8 +156,12 @@ class Session:
 
 @attrs.frozen(kw_only=True)
 class Serving:
-    """Steps that every served forward feeds to the runtime scope: replayed, eager, or abandoned by an exception."""
+    """Steps that the runtime scope is told of: `push`, the entry of a forward to come; `abandon`, one taken back.
 
+    `replay`, `eager`: a forward that was served, replayed or not.
+    """
+
+    push: tuple[str, ...] = ()
     replay: tuple[str, ...] = ()
     eager: tuple[str, ...] = ()
     abandon: tuple[str, ...] = ()
@@ -218,12 +181,16 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class Counter:
-    """An integer that steps move. Going below `floor` is an error at the moment it happens (R24)."""
+    """An integer that steps move. Going below `floor` is an error at the moment it happens (R24).
+
+    `sums`: the slots' counter whose sum over all slots this one is. It moves with that one, and never by itself.
+    """
 
     name: str
     counts: str
     scope: Scope = "slot"
     floor: int | None = None
+    sums: str | None = None
     needs: str | None = None
 
 

@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch._subclasses import fake_tensor
 
+from tsgraph.backends import hostfunc
 from tsgraph.backends.emulated import current, streams
 from tsgraph.testing.cuda import api
 from tsgraph.testing.cuda.autocast import casting, put_autocast
 from tsgraph.testing.cuda.generators import Generator
+from tsgraph.testing.cuda.host_functions import enqueuing
 from tsgraph.testing.cuda.loading import loading_to
 from tsgraph.testing.cuda.machine import Machine, is_on, switch_off, switch_on
 from tsgraph.testing.cuda.patches import Patches
@@ -75,4 +77,5 @@ def _put(patches: Patches, machine: Machine) -> None:
     patches.put(fake_tensor, "init_gpu_context", api.nothing)  # fake tensors would ask the CUDA that is not there
     patches.put(fake_tensor.FakeTensorMode, "avoid_device_init", True)
     patches.put(torch._C, "_host_emptyCache", api.nothing)  # noqa: SLF001 - torch.cuda.graph calls it
+    patches.put(hostfunc, "enqueue", enqueuing(machine.residence))
     patches.put(threading.Thread, "start", starting_with(machine.layers))

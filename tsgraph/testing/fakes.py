@@ -78,11 +78,19 @@ class FakeGrammar:
         self.calls.append(("grammar.bind", batch.rows))
         return None
 
-    def push(self, rows: int) -> int:
+    def push(self, rows: int, *, who: str = "", ahead: bool = False) -> int:
         self._tickets += 1
-        self.queue.append(self._tickets)
+        self.queue.insert(0 if ahead else len(self.queue), self._tickets)
         self.calls.append(("grammar.push", rows))
         return self._tickets
+
+    def claim(self, ticket: int) -> None:
+        """A replay consumes at once what it claims."""
+        if ticket in self.queue:
+            self.queue.remove(ticket)
+
+    def abandon(self, ticket: int) -> None:
+        self.cancel(ticket)
 
     def consume(self) -> int:
         """Take the oldest entry, as a forward does. Raises InternalError where there is none."""

@@ -43,6 +43,7 @@ class Oracle:
     slots: dict[str, SlotBooks] = attrs.field(factory=dict)
     nobody: SlotBooks = attrs.field(factory=lambda: SlotBooks(Books(), ""))
     session_open: bool = False
+    elsewhere: dict[str, int] = attrs.field(factory=dict)
 
     # -- what there is --
 
@@ -73,7 +74,7 @@ class Oracle:
         """Everything, as plain data."""
         return {
             "session": self.session_open,
-            "runtime": self.runtime.facts(),
+            "runtime": attrs.evolve(self.runtime, counters={**self.runtime.counters, **self._sums()}).facts(),
             "variants": {name: books.facts() for name, books in self.variants.items()},
             "slots": {name: slot.facts() for name, slot in self.slots.items()},
         }
@@ -101,6 +102,16 @@ class Oracle:
         works = bool(self._steps(transition.steps)) and self._refusable(transition)
         return works and not self.session_open
 
+    def _sums(self) -> dict[str, int]:
+        """What is summed over all slots, those of an imagined world elsewhere included."""
+        return {name: self._summed(counter) for name, counter in self.spec.counters.items() if counter.sums is not None}
+
+    def _summed(self, counter: Counter) -> int:
+        own = counter.sums or ""
+        if not self._has(counter) or not self._has(self.spec.counters[own]):
+            return 0
+        return self.elsewhere.get(own, 0) + sum(slot.own.counters.get(own, 0) for slot in self.slots.values())
+
     # -- rules --
 
     def _books(self, scope: Scope, slot: SlotBooks) -> Books:
@@ -123,6 +134,8 @@ class Oracle:
                 return books.later(event, than)
             case AtLeast(event, n):
                 return books.events.count(event) >= n
+            case CounterIs(counter, equals) if self.spec.counters[counter].sums is not None:
+                return self._summed(self.spec.counters[counter]) == equals
             case CounterIs(counter, equals):
                 return books.counters.get(counter, 0) == equals
             case ModeIs(mode, value):
@@ -229,6 +242,9 @@ class Oracle:
         """This world with nothing but one slot in it."""
         nobody = attrs.evolve(self.nobody, variant=self.nobody.variant.copy(), own=self.nobody.own.copy())
         world = Oracle(self.spec, self.present, self.runtime.copy(), nobody=nobody, session_open=self.session_open)
+        counted = {own for slot in self.slots.values() for own in slot.own.counters}
+        others = [slot for other, slot in self.slots.items() if other != name]
+        world.elsewhere = {own: sum(slot.own.counters.get(own, 0) for slot in others) for own in counted}
         if name is not None:
             slot = self.slots[name]
             world.slots[name] = attrs.evolve(slot, variant=slot.variant.copy(), own=slot.own.copy(), history=[])

@@ -174,6 +174,47 @@ PLANTED = [
     ),
 ]
 
+ALL = {"counts": "what all hold", "scope": "runtime", "sums": "held", "needs": "grammar"}
+SUMS = [
+    ({"sums": "hold"}, ["counters.all.sums: unknown counter 'hold'; did you mean 'held'?"]),
+    ({"scope": "variant"}, ["counters.all.scope: a sum over all slots is of scope 'runtime', not 'variant'"]),
+    ({"floor": 0}, ["counters.all.floor: a sum has none of its own; it falls with 'held'"]),
+    ({"sums": "all"}, ["counters.all.sums: 'all' is no counter of scope 'slot' with floor 0"]),
+    (
+        {"needs": None},
+        ['counters.all.sums: counter \'held\' is absent without "grammar"; add needs = "grammar"'],
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), SUMS)
+def test_each_flaw_of_a_sum_is_told(planted, words, expected):
+    """A sum over all slots is the runtime's, of a slots' counter that never falls below 0, and is there when it is."""
+    counter = {key: value for key, value in (ALL | words).items() if value is not None}
+    assert set(expected) == planted("counters.all", counter)
+
+
+MOVES = [
+    (
+        ("steps.build.count", {"held": 1, "all": 1}),
+        "steps.build.count.all: a sum is moved by whatever moves 'held', and never by itself",
+    ),
+    (
+        ("steps.serve.count", {"held": 1}),
+        "counters.all.sums: 'serve' moves 'held' in serving.replay, where there is no slot",
+    ),
+    (
+        ("properties.0.holds.0", {"counter": ["all", 2], "scope": "runtime", "needs": "grammar"}),
+        "properties[P].holds[0].equals: a sum over all slots can only be asked to be 0, not 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), MOVES)
+def test_a_sum_moves_with_the_slots_counter_only(planted, changes, expected):
+    """No step moves it by itself, no step without a slot moves what it sums, and it is asked only whether it is 0."""
+    assert {expected} == planted("counters.all", ALL, *changes)
+
 
 @pytest.mark.parametrize(("changes", "expected"), PLANTED)
 def test_each_flaw_of_the_law_is_told(planted, changes, expected):

@@ -30,12 +30,21 @@ class Queue:
     def bind(self, batch: Batch) -> torch.Tensor | None:
         return self.mask[: batch.rows]
 
-    def push(self, rows: int) -> Any:
-        self.entries.append(object())
-        return self.entries[-1]
+    def push(self, rows: int, *, who: str = "", ahead: bool = False) -> Any:
+        ticket = object()
+        self.entries.insert(0 if ahead else len(self.entries), ticket)
+        return ticket
 
     def consume(self) -> None:
         self.previous, self.current = self.current, self.entries.pop(0)
+
+    def claim(self, ticket: Any) -> None:
+        if ticket in self.entries:
+            self.entries.remove(ticket)
+
+    def abandon(self, ticket: Any) -> None:
+        if ticket in self.entries:
+            self.entries.remove(ticket)
 
     def cancel(self, ticket: Any) -> None:
         if ticket in self.entries:
@@ -46,8 +55,23 @@ class Queue:
 
 
 class PushesOnePerRow(Queue):
-    def push(self, rows: int) -> Any:
-        return [super(PushesOnePerRow, self).push(1) for _ in range(rows)][-1]
+    def push(self, rows: int, *, who: str = "", ahead: bool = False) -> Any:
+        return [super(PushesOnePerRow, self).push(1, ahead=ahead) for _ in range(rows)][-1]
+
+
+class PushesBehind(Queue):
+    def push(self, rows: int, *, who: str = "", ahead: bool = False) -> Any:
+        return super().push(rows)
+
+
+class ForgetsClaims(Queue):
+    def claim(self, ticket: Any) -> None:
+        pass
+
+
+class AbandonsTheOldest(Queue):
+    def abandon(self, ticket: Any) -> None:
+        self.entries.pop(0)
 
 
 class ConsumesTheNewest(Queue):
@@ -114,6 +138,9 @@ class ResetDrops(Queue):
 PLANTED: dict[str, Any] = {
     "push_adds_one": PushesOnePerRow,
     "push_is_first_in_first_out": ConsumesTheNewest,
+    "push_goes_ahead": PushesBehind,
+    "claim_outlasts_cancel": ForgetsClaims,
+    "abandon_takes_its_own": AbandonsTheOldest,
     "cancel_takes_its_own": CancelsTheNewest,
     "cancel_ignores_consumed": CancelsTheOldest,
     "cancel_ignores_cancelled": CountsCancels,

@@ -36,7 +36,7 @@ class Admission:
         Raises: CaptureUnsupported for an operation, or an operand of it, that no recording may contain.
         """
         operation, packet = self.operation, self.operation.operator.overloadpacket
-        refuse_waiting(operation)
+        refuse_waiting(operation, self.residence.holds)
         if packet is operators.COPY_INTO:
             self._judge_copy(*operation.args)
             return {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import attrs
 import torch
 
-from tsgraph.backends.emulated import current
+from tsgraph.backends.emulated import current, hostfunc
 from tsgraph.backends.emulated.allocator import CUDA, Geometry
 from tsgraph.backends.emulated.dispatcher import is_plain
 from tsgraph.backends.emulated.graph import EmulatedGraph
@@ -20,6 +20,7 @@ from tsgraph.backends.emulated.residence import Place, Residence
 from tsgraph.backends.emulated.streams import Event, Stream, current_stream, using
 from tsgraph.backends.emulated.tracking import tracking
 from tsgraph.backends.emulated.trees import describe
+from tsgraph.backends.turns import Claim, HostFunction, Turns, land
 from tsgraph.errors import BadBatch
 from tsgraph.protocols.backend import Memory, Pool, Ready
 
@@ -29,14 +30,38 @@ class Mark:
     """A mark after work that is done already: nothing here is queued."""
 
     event: Event
+    claim: Claim | None = None
 
     def wait(self) -> None:
-        """Nothing to wait for. Raises: CaptureUnsupported where a recording forbids to wait."""
+        """Nothing to wait for.
+
+        Raises: CaptureUnsupported where a recording forbids to wait; HostFunctionFailed for host functions before it.
+        """
         self.event.synchronize()
+        if self.claim is not None:
+            self.claim.tell()
 
     def done(self) -> bool:
         """True. Raises: CaptureUnsupported where a recording forbids to ask."""
         return self.event.query()
+
+
+@attrs.frozen(eq=False)
+class EmulatedBranch:
+    """A stream beside the caller's."""
+
+    stream: Stream
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        """Put the work of the block on the branch, after everything that is on the caller's current stream so far."""
+        self.stream.wait_stream(current_stream())
+        with using(self.stream):
+            yield
+
+    def join(self) -> None:
+        """Order the caller's current stream after everything that was put on the branch."""
+        current_stream().wait_stream(self.stream)
 
 
 class EmulatedBackend:
@@ -55,6 +80,8 @@ class EmulatedBackend:
         self._stream = Stream(name="the capture stream")
         self._checked, self._geometry = checked, geometry
         self._pools: weakref.WeakSet[EmulatedPool] = weakref.WeakSet()
+        self._turns = Turns()
+        self._recording: EmulatedGraph | None = None
 
     @property
     def stream(self) -> Stream:
@@ -115,6 +142,15 @@ class EmulatedBackend:
             finally:
                 caller.wait_stream(self._stream)
 
+    def branch(self) -> EmulatedBranch:
+        """A new branch."""
+        return EmulatedBranch(Stream(name="a branch"))
+
+    @property
+    def recording(self) -> bool:
+        """Whether what this thread puts on its current stream is being recorded."""
+        return current_stream().capture is not None
+
     def record(self, pool: Pool) -> AbstractContextManager[EmulatedGraph]:
         """Record the block into a graph of `pool`. On an exception everything is as before, and it goes on.
 
@@ -132,20 +168,53 @@ class EmulatedBackend:
         current.refuse_inside("a recording", hint)
         if self._stream.capture is not None:
             raise refuse("a recording", "another thread is recording on the capture stream", hint)
-        recording = Recording(self._residence, pool, checked=self._checked, mode="thread_local")
+        turns, checked = self._turns, self._checked
+        recording = Recording(self._residence, pool, checked=checked, mode="thread_local", turns=turns)
         with self._on_stream(), recording.run() as graph:
-            yield graph
+            self._recording = graph
+            try:
+                yield graph
+            finally:
+                self._recording = None
+
+    def host_function(self, function: Callable[[], object], *, on_error: Callable[[], object] | None = None) -> None:
+        """Put Python on the caller's current stream: see `tsgraph.protocols.backend.Backend.host_function`.
+
+        It runs in the thread that replays, or at once outside a recording. What calls the device is refused inside.
+
+        Raises: CaptureUnsupported in a recording that is invalid or not this backend's, and inside a host function.
+        """
+        called, capture = HostFunction(self._turns, function, on_error), current_stream().capture
+        if capture is None:
+            self._run(called)
+        elif self._recording is None or capture is not self._stream.capture:
+            why = "this recording is not the backend's, and would lose it"
+            raise refuse("host_function", why, "record with EmulatedBackend.record")
+        else:
+            hostfunc.put(called, called, self._residence)
+            self._recording.functions.append(called)
+
+    def _run(self, function: HostFunction) -> None:
+        turn = self._turns.add((function,))
+        try:
+            hostfunc.put(function, function, self._residence)
+        except BaseException as error:
+            self._turns.cancel(turn, error)
+            raise
+        land()
 
     def synchronize(self) -> None:
-        """Nothing to wait for: work is done, and what it raised was raised, where it was asked for.
+        """Nothing to wait for: work is done where it was asked for.
 
-        Raises: CaptureUnsupported while any thread records, and that recording is invalid then, as on a GPU.
+        Raises: CaptureUnsupported while any thread records, and that recording is invalid then, as on a GPU;
+        HostFunctionFailed for host functions whose errors were not raised yet.
         """
         current.refuse_on_device("a synchronisation", "synchronise before or after the recording")
+        self._turns.tell_all()
 
     def ready(self) -> Ready:
         """A mark after everything queued so far on the caller's current stream."""
-        return Mark(current_stream().record_event())
+        return Mark(current_stream().record_event(), self._turns.claim())
 
     def trim(self) -> None:
         """Nothing to give back: memory that nothing uses any more is free already."""

@@ -139,6 +139,8 @@ _BY_HANDLER: dict[Handler, tuple[Function, ...]] = {
     _one_hot: (torch.nn.functional.one_hot,),
     _is_pinned: (torch.Tensor.is_pinned,),
 }  # fmt: skip
+HOST_READS = frozenset(_BY_HANDLER[_read] + _BY_HANDLER[_copy_back])
+"""Calls that read a device tensor, and run no operator on it where it lies on the host."""
 HANDLERS: Mapping[Function, Handler] = {
     function: handler for handler, functions in _BY_HANDLER.items() for function in functions
 }

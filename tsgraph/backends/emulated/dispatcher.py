@@ -193,6 +193,11 @@ def unseen_by_functions() -> AbstractContextManager[None]:
     return torch._C.DisableTorchFunction()
 
 
+def seen_by_functions() -> AbstractContextManager[None]:
+    """Let torch function modes see the block, also inside one without any."""
+    return torch._C._EnableTorchFunction()
+
+
 def unseen_by_operators() -> AbstractContextManager[object]:
     """Run the block without any torch dispatch mode."""
     return nullcontext() if torch._C._len_torch_dispatch_stack() == 0 else _disable_current_modes()

@@ -13,12 +13,12 @@ import attrs
 from tsgraph.backends.emulated import current, graph_views
 from tsgraph.backends.emulated.aliases import Holdings
 from tsgraph.backends.emulated.dispatch_state import DispatchState
-from tsgraph.backends.emulated.hostfunc import surfacing
 from tsgraph.backends.emulated.memory import EmulatedPool
 from tsgraph.backends.emulated.nodes import Launch, Run
 from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.backends.emulated.streams import is_current_stream_capturing
 from tsgraph.backends.emulated.trace import Node
+from tsgraph.backends.turns import HostFunction, Turns, land
 from tsgraph.errors import ReplayFailed, TsgraphError
 
 State = Literal["recording", "replayable", "failed", "released"]
@@ -28,10 +28,13 @@ class EmulatedGraph:
     """One recording. Like a CUDA graph it owns none of the memory that it works on.
 
     It keeps the bytes mapped, so that a replay is memory-safe whatever the user has dropped. `checked`: a replay that
-    would use what he has dropped is an error; otherwise it finds poison there.
+    would use what he has dropped is an error; otherwise it finds poison there. `functions` are the host functions in
+    it, and `turns` where its backend keeps what they raise.
     """
 
-    def __init__(self, pool: EmulatedPool, *, checked: bool = True) -> None:
+    def __init__(self, pool: EmulatedPool, *, checked: bool = True, turns: Turns | None = None) -> None:
+        self.functions: list[HostFunction] = []
+        self._turns = turns or Turns()
         self._pool = pool
         self._checked = checked
         self._state: State = "recording"
@@ -81,21 +84,29 @@ class EmulatedGraph:
     def fail(self) -> None:
         """End the recording for good."""
         self._state = "failed"
+        self.functions.clear()
 
     def replay(self) -> None:
         """Run what was recorded on the same storages, in order. No mode of the user's sees it.
 
         Raises: CaptureUnsupported inside a recording; ReplayFailed for a graph that is released or was never finished,
-        (checked) for an input that the user has dropped, and for an operation that fails, naming it and its line.
+        (checked) for an input that the user has dropped, and for an operation that fails, naming it and its line;
+        HostFunctionFailed, with nothing run, for host functions of earlier work that no living mark covers.
         """
         _refuse_recorded()
         if self._state != "replayable":
             raise ReplayFailed(f"this graph is {self._state}, so it cannot be replayed", hint="record it again")
         self._holdings.check(checked=self._checked)
-        with surfacing():
+        turn = self._turns.begin(self.functions)
+        try:
             for segment in self._segments:
                 segment.run(segment.runs if self._proved else segment.proofs)
+        except BaseException as error:
+            if turn is not None:
+                self._turns.cancel(turn, error)
+            raise
         self._proved = True
+        land()
 
     def release(self) -> None:
         """Drop what was recorded and give its bytes back to the pool. Twice is once.
@@ -108,6 +119,7 @@ class EmulatedGraph:
     def drop(self) -> None:
         """Release it, whatever is recorded meanwhile."""
         self._state, self._segments, self._bytes = "released", (), 0
+        self.functions.clear()
         self._holdings.drop()
         self._pool.leave(self)
 

@@ -1,103 +1,63 @@
 """Host functions: Python that a graph runs in order between its kernels, at each replay and never while recording.
 
-As on a GPU, one that raises does not stop the graph: what comes after it runs, and the replay raises at its end. CUDA
-runs them in a thread of the driver's, where nothing may call CUDA; here they run in the thread that replays, with grad
-mode on and inference mode off, as in any fresh thread, and what would call the device is refused.
+CUDA runs them in a thread of the driver's, where nothing may call CUDA; here they run in the thread that replays, with
+grad mode on and inference mode off, as in any fresh thread, and what would call the device is refused. What becomes of
+an exception is the same on all backends: `tsgraph.backends.turns`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import attrs
 import torch
 
-from tsgraph.backends.blame import user_line
 from tsgraph.backends.emulated import current
 from tsgraph.backends.emulated.dispatch_state import DispatchState
 from tsgraph.backends.emulated.dispatcher import unseen_by_functions, unseen_by_operators
-from tsgraph.backends.emulated.nodes import Launch
+from tsgraph.backends.emulated.host_only import on_the_host
+from tsgraph.backends.emulated.nodes import Launch, Run
+from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.streams import access, current_stream
 from tsgraph.backends.emulated.trace import Node
 from tsgraph.backends.emulated.trees import tensors_in
-from tsgraph.errors import ReplayFailed
+from tsgraph.backends.turns import HostFunction
 
 
-@attrs.frozen
-class Failure:
-    """What a host function raised, and which one it was."""
+def put(function: HostFunction, run: Run, residence: Residence) -> None:
+    """Record that `run`, which calls `function`, is to be run; outside a recording, run it now.
 
-    node: Node
-    error: Exception
-
-    def __str__(self) -> str:
-        return f"{self.node}: {type(self.error).__name__}: {self.error}"
-
-
-_THREAD = threading.local()
-
-
-def record_host_function(function: Callable[..., object], *args: Any) -> None:
-    """Run `function(*args)` at each replay, in order with what the current stream records; outside a recording, now.
-
-    Tensors among `args` count as read when waits between streams are checked. What else it touches is not known.
+    Tensors among the arguments of a partial count as read when waits between streams are checked. What else it touches
+    is not known.
 
     Raises: CaptureUnsupported in a recording that is invalid, and inside a host function.
     """
-    current.refuse_in_host_function("record_host_function")
-    stream = current_stream()
-    capture = stream.capture
-    if capture is None:
-        with current.in_host_function():
-            function(*args)
+    current.refuse_in_host_function("host_function")
+    stream, run = current_stream(), partial(_run, run, residence)
+    state = DispatchState(inference=False, grad=True, default=torch.get_default_dtype(), autocast=())
+    if stream.capture is None:
+        with state.entered():
+            run()
         return
-    capture.refuse_if_invalid("record_host_function")
-    name = getattr(function, "__qualname__", repr(function))
+    stream.capture.refuse_if_invalid("host_function")
     with unseen_by_functions(), unseen_by_operators():
-        reads = [touch for tensor in tensors_in(list(args)) for touch in access(tensor, writes=False)]
-        node = capture.append(stream, Node(f"host function {name}", user_line()), reads)
-        state = DispatchState(inference=False, grad=True, default=torch.get_default_dtype(), autocast=())
-    run = partial(_call, node, partial(function, *args))
-    capture.launches.append(Launch(node, state, run, run))
+        reads = [touch for tensor in tensors_in(list(_given(function))) for touch in access(tensor, writes=False)]
+        node = Node(f"host function {function.name}", function.line)
+        node = stream.capture.append(stream, node, reads)
+    stream.capture.launches.append(Launch(node, state, run, run))
 
 
-def _call(node: Node, function: Callable[[], object]) -> None:
-    try:
-        with current.in_host_function():
-            function()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the graph goes on
-        _THREAD.failures.append(Failure(node, error))
+def _run(run: Run, residence: Residence) -> None:
+    with on_the_host(residence):
+        error = run()
+    if isinstance(error, KeyboardInterrupt):  # of the user's, in this thread: no error of the function's
+        raise error
 
 
-@contextmanager
-def surfacing() -> Iterator[None]:
-    """Raise at the end what host functions raise in the block.
-
-    Raises: ReplayFailed from the first, with notes of the others.
-    """
-    failures: list[Failure] = []
-    _THREAD.failures = failures
-    try:
-        yield
-    except BaseException as error:
-        _note(error, failures)
-        raise
-    if failures:
-        raise _report(failures) from failures[0].error
-
-
-def _report(failures: list[Failure]) -> ReplayFailed:
-    node = failures[0].node
-    hint = "correct the function; the graph ran on after it, and can be replayed again"
-    error = ReplayFailed(str(failures[0]), hint=hint, operation=node.operator, line=node.line)
-    _note(error, failures[1:])
-    return error
-
-
-def _note(error: BaseException, failures: list[Failure]) -> None:
-    for failure in failures:
-        error.add_note(f"also {failure}")
+def _given(function: HostFunction) -> Iterator[Any]:
+    given: Any = function.function
+    while isinstance(given, partial):
+        yield given.args
+        yield given.keywords
+        given = given.func

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tsgraph.backends.emulated.dispatcher import Operator, handle, named
+from tsgraph.backends.emulated.dispatcher import Operator, handle, named, out_names
 
 aten = torch.ops.aten
 
@@ -50,6 +50,29 @@ def _batch_norm_without_training(
 ) -> tuple[torch.Tensor, ...]:
     made = aten._native_batch_norm_legit_no_training.default(x, weight, bias, mean, variance, momentum, eps)
     return made[0], *_given_statistics(x, mean, variance, eps)
+
+
+def _filling(operator: Operator, kernel: Kernel) -> Kernel:
+    """`kernel` for an operator that fills given outputs, which take the shapes of what is made."""
+    names = out_names(operator)
+
+    def fill(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        outs = tuple(kwargs.pop(name) for name in names)
+        for out, made in zip(outs, kernel(*args, **kwargs), strict=True):
+            if out.shape != made.shape:
+                out.resize_(made.shape)
+            out.copy_(made)
+        return outs
+
+    return fill
+
+
+def _geqrf(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Torch has no fake kernel for it: matrices column by column, and a factor for each column or row."""
+    if not isinstance(x, FakeTensor):
+        return tuple(aten.geqrf.default(x))
+    columns = x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2])).mT
+    return columns, x.new_empty((*x.shape[:-2], min(x.shape[-2:])))
 
 
 def _given_statistics(
@@ -136,15 +159,18 @@ def _as_rows_of(query: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(padded)[..., :width].copy_(output)
 
 
+_BATCH_NORMS = (aten.native_batch_norm, aten._native_batch_norm_legit)
+
 KERNELS: dict[Operator, Kernel] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten._native_batch_norm_legit_no_training.default: _batch_norm_without_training,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
-    **{each: partial(_batch_norm, each) for each in (
-        aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
-    )},
+    aten.geqrf.default: _geqrf,
+    aten.geqrf.a: _filling(aten.geqrf.a, _geqrf),
+    **{each.default: partial(_batch_norm, each.default) for each in _BATCH_NORMS},
+    **{each.out: _filling(each.out, partial(_batch_norm, each.default)) for each in _BATCH_NORMS},
     **{each: partial(_embedding_bag, each) for each in (
         aten._embedding_bag.default, aten._embedding_bag_forward_only.default,
     )},

@@ -14,6 +14,7 @@ from tsgraph.backends.blame import user_line
 from tsgraph.backends.emulated import current, operators
 from tsgraph.backends.emulated.admission import Admission
 from tsgraph.backends.emulated.aliases import Aliases
+from tsgraph.backends.emulated.copies import refuse_pageable
 from tsgraph.backends.emulated.dispatch_state import DispatchState
 from tsgraph.backends.emulated.dispatcher import (
     casts_itself,
@@ -23,6 +24,7 @@ from tsgraph.backends.emulated.dispatcher import (
     is_plain,
     is_view,
     makes_tensor,
+    out_names,
     returns_facts,
     tracks_views_itself,
     unseen_by_functions,
@@ -38,7 +40,7 @@ from tsgraph.backends.emulated.metadata import Metadata
 from tsgraph.backends.emulated.nodes import Launch, compile_run
 from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.overlaps import refuse_overlaps
-from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse
+from tsgraph.backends.emulated.refusal import FILL, ON_DEVICE, refuse
 from tsgraph.backends.emulated.streams import access, current_stream
 from tsgraph.backends.emulated.trace import Storages
 from tsgraph.backends.emulated.trees import map_leaves, tensors_in
@@ -84,12 +86,15 @@ class OperationMode(TorchDispatchMode):
             return self._take(operation)
 
     def _with_bounds(self, operation: Operation) -> Operation:
-        """A factory that reads its bounds from host tensors, as the one that is told them."""
-        told = operation.operator in operators.BOUNDED_BY_TENSORS
-        if not told or any(self._residence.holds(tensor) for _, tensor in operation.operands()):
+        """An operation that reads its bounds from host tensors, as the one that is told them."""
+        if operation.operator not in operators.BOUNDED_BY_TENSORS:
             return operation
-        number = operation.with_leaves(lambda leaf: leaf.item() if isinstance(leaf, torch.Tensor) else leaf)
-        return attrs.evolve(number, operator=operation.operator.overloadpacket.default)
+        bounds = {id(tensor): tensor for name, tensor in operation.operands() if name in operators.BOUNDS}
+        if any(map(self._residence.holds, bounds.values())):
+            return operation
+        number = operation.with_leaves(lambda leaf: leaf.item() if id(leaf) in bounds else leaf)
+        packet, fills = operation.operator.overloadpacket, len(out_names(operation.operator)) > 0
+        return attrs.evolve(number, operator=packet.out if fills else packet.default)
 
     def __enter__(self) -> Self:
         """Begin, or go on after a composition."""
@@ -102,6 +107,7 @@ class OperationMode(TorchDispatchMode):
             return self._decompose(operation)
         if current_stream().capture is None:
             return self._run_aside(operation)
+        self._refuse_constants(operation)
         if not self._is_on_device(operation) or needs_no_kernel(operation):
             return operation.run()
         return self._record(operation)
@@ -150,6 +156,12 @@ class OperationMode(TorchDispatchMode):
 
     def _bake(self, operation: Operation) -> dict[int, torch.Tensor]:
         return {} if makes_tensor(operation.operator) else Admission(self._residence, operation).bake()
+
+    def _refuse_constants(self, operation: Operation) -> None:
+        """Lists of numbers that torch's own code brings to the device; a single number may be a launch argument."""
+        if operation.operator is operators.LIFT and operation.call.makes and operation.args[0].dim() > 0:
+            why = "the numbers are in pageable memory: a hidden copy from the host to the device"
+            raise refuse_pageable(operation, why, FILL)
 
     def _refuse_gradients(self, operation: Operation) -> None:
         asking = [name for name, tensor in operation.operands() if tensor.requires_grad and operation.call.grad]

@@ -24,10 +24,14 @@ TAKE_NO_SCALAR = {
     aten.where, aten.clamp, aten.clamp_, aten.clamp_min, aten.clamp_min_, aten.clamp_max, aten.clamp_max_,
 }  # fmt: skip
 
+# What `torch.tensor` ends with: a tensor that numbers were written into.
+LIFT = aten.lift_fresh.default
+
 # They read the value of tensors that say where they begin and end, on the host.
+BOUNDS = ("start", "end")
 BOUNDED_BY_TENSORS = {
     getattr(packet, name) for packet in (aten.linspace, aten.logspace) for name in packet.overloads()
-    if name in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    if name.startswith(("Tensor_", "Scalar_"))
 }  # fmt: skip
 
 # Views in all but their schema.

@@ -23,6 +23,7 @@ from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.stance import STANCE
 from tsgraph.backends.emulated.streams import Stream, current_stream, default_stream
+from tsgraph.backends.turns import Turns
 from tsgraph.errors import CaptureUnsupported, NotEmulated
 
 UNJOINED = "cudaErrorStreamCaptureUnjoined"
@@ -32,13 +33,19 @@ class Recording:
     """Takes memory from `pool` for what a step makes, and makes `graph` of what the step does.
 
     `checked`: a wait that is missing between streams is an error at the end. `mode` says what is forbidden meanwhile to
-    which threads, in CUDA's words.
+    which threads, in CUDA's words. `turns` is the ledger of a backend's host functions.
     """
 
     def __init__(
-        self, residence: Residence, pool: EmulatedPool, *, checked: bool = True, mode: ErrorMode = "global"
+        self,
+        residence: Residence,
+        pool: EmulatedPool,
+        *,
+        checked: bool = True,
+        mode: ErrorMode = "global",
+        turns: Turns | None = None,
     ) -> None:
-        self.graph = EmulatedGraph(pool, checked=checked)
+        self.graph = EmulatedGraph(pool, checked=checked, turns=turns)
         self._residence = residence
         self._pool = pool
         self._checked = checked

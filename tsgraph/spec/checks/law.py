@@ -7,15 +7,28 @@ from collections.abc import Iterator
 import attrs
 
 from tsgraph.spec.checks.names import repeated, undeclared, unneeded
-from tsgraph.spec.model import After, AtLeast, Clause, Condition, CounterIs, ModeIs, Property, Rule, Spec, Step
+from tsgraph.spec.model import (
+    After,
+    AtLeast,
+    Clause,
+    Condition,
+    Counter,
+    CounterIs,
+    ModeIs,
+    Property,
+    Rule,
+    Spec,
+    Step,
+)
 from tsgraph.spec.problems import suggestion
 
 
 def check_steps(spec: Spec) -> Iterator[str]:
     """Steps move what is declared, say what they did, and are taken somewhere."""
     used = _used(spec)
-    for name, counter in spec.counters.items():
-        yield from unneeded(f"counters.{name}", counter.needs)
+    for counter in spec.counters.values():
+        yield from unneeded(f"counters.{counter.name}", counter.needs)
+        yield from _sum(counter, spec) if counter.sums is not None else ()
     for step in spec.steps.values():
         yield from _step(step, spec)
         if step.name not in used:
@@ -51,12 +64,47 @@ def _step(step: Step, spec: Spec) -> Iterator[str]:
         yield f"{at}.event: appends no event, so that no rule can tell that it was taken"
     for name, value in step.set.items():
         yield from _floor(f"{at}.set.{name}", name, value, spec)
+    for part in ("count", "set"):
+        for name in getattr(step, part):
+            yield from _moves_sum(f"{at}.{part}.{name}", name, spec)
 
 
 def _floor(at: str, counter: str, value: int, spec: Spec) -> Iterator[str]:
     floor = spec.counters[counter].floor if counter in spec.counters else None
     if floor is not None and value < floor:
         yield f"{at}: {value} is below the floor {floor} of counter {counter!r}"
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+
+def _sum(counter: Counter, spec: Spec) -> Iterator[str]:
+    """A sum is the runtime's, over a counter that every slot has; it goes where that one goes."""
+    at, own = f"counters.{counter.name}", spec.counters.get(counter.sums or "")
+    yield from undeclared(f"{at}.sums", "counter", [counter.sums or ""], spec.counters)
+    if counter.scope != "runtime":
+        yield f"{at}.scope: a sum over all slots is of scope 'runtime', not {counter.scope!r}"
+    if counter.floor is not None:
+        yield f"{at}.floor: a sum has none of its own; it falls with {counter.sums!r}"
+    if own is not None:
+        if own.scope != "slot" or own.floor != 0 or own.sums is not None:
+            yield f"{at}.sums: {own.name!r} is no counter of scope 'slot' with floor 0"
+        yield from _absent(f"{at}.sums", f"counter {own.name!r}", {own.needs}, (counter.needs,))
+        yield from _nobodys(at, own.name, spec)
+
+
+def _nobodys(at: str, own: str, spec: Spec) -> Iterator[str]:
+    """A step of no slot has no counter that would be summed."""
+    for where, names in _sections(spec).items():
+        for step in (spec.steps[name] for name in names if name in spec.steps):
+            if own in (*step.count, *step.set):
+                yield f"{at}.sums: {step.name!r} moves {own!r} in {where}, where there is no slot"
+
+
+def _moves_sum(at: str, name: str, spec: Spec) -> Iterator[str]:
+    sums = spec.counters[name].sums if name in spec.counters else None
+    if sums is not None:
+        yield f"{at}: a sum is moved by whatever moves {sums!r}, and never by itself"
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -181,6 +229,8 @@ def _condition(at: str, condition: Condition, needs: tuple[str | None, ...], spe
             yield from undeclared(f"{at}.counter", "counter", [counter], spec.counters)
             yield from _counter(f"{at}.counter", counter, needs, spec)
             yield from _floor(f"{at}.equals", counter, equals, spec)
+            if equals and counter in spec.counters and spec.counters[counter].sums is not None:
+                yield f"{at}.equals: a sum over all slots can only be asked to be 0, not {equals}"
         case ModeIs(mode):
             yield from undeclared(f"{at}.mode", "mode", [mode], spec.modes)
 

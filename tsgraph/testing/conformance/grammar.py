@@ -83,6 +83,40 @@ def push_is_first_in_first_out(trial: GrammarTrial) -> str | None:
     return None
 
 
+@GRAMMAR.promise("push", "with ahead, an entry that is consumed before all that wait")
+def push_goes_ahead(trial: GrammarTrial) -> str | None:
+    """A slot is captured while an engine's entry waits: that one is left for the engine's forward."""
+    trial.part.push(1)
+    before = trial.entries()
+    trial.part.push(1, who="a slot", ahead=True)
+    now = trial.entries()
+    return None if len(now) == len(before) + 1 and now[1:] == before else f"{now} after {before}"
+
+
+@GRAMMAR.promise("claim", "no cancelling afterwards of an entry whose forward was launched")
+def claim_outlasts_cancel(trial: GrammarTrial) -> str | None:
+    """Its graph is about to take it; where the graph is faster than the claim, another entry is not hit."""
+    ticket, _ = trial.part.push(1), trial.part.push(1)
+    trial.part.claim(ticket)
+    before = trial.entries()
+    for again in (trial.part.cancel, trial.part.abandon, trial.part.claim):
+        again(ticket)
+        if trial.entries() != before:
+            return f"{trial.entries()} left of {before}"
+    return None
+
+
+@GRAMMAR.promise("abandon", "the entry of its ticket taken back where no forward has consumed it, and no other")
+def abandon_takes_its_own(trial: GrammarTrial) -> str | None:
+    """As a cancel does; a consumed ticket hits no other entry."""
+    tickets = [trial.part.push(1) for _ in range(3)]
+    trial.consume(trial.part)
+    left = trial.entries()
+    for ticket in tickets[:2]:
+        trial.part.abandon(ticket)
+    return None if trial.entries() == left[1:] else f"{trial.entries()} left of {left}"
+
+
 @GRAMMAR.promise("cancel", "the entry of its ticket taken back, and no other")
 def cancel_takes_its_own(trial: GrammarTrial) -> str | None:
     """Whichever of three it is."""

@@ -40,6 +40,8 @@ HANDLERS: Mapping[Function, Handler] = {
     torch.Tensor.type: moves.type_,
     torch.Tensor.type_as: moves.type_as,
     torch.Tensor.__deepcopy__: moves.copied,
+    torch.tensor_split: moves.split,
+    torch.Tensor.tensor_split: moves.split,
     torch.tensor: moves.from_data,
     torch.as_tensor: moves.from_data,
     torch.asarray: moves.from_data,

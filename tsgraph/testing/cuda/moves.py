@@ -184,6 +184,14 @@ def _make(mode: EmulatedFunctions, function: Function, args: Arguments, options:
     return made
 
 
+def split(mode: EmulatedFunctions, function: Function, args: Arguments, options: Options) -> Any:
+    """`tensor_split`: a tensor that says where must be the host's."""
+    places = (*args[1:2], *options.values())
+    if any(isinstance(each, torch.Tensor) and on_device(mode, each) for each in places):
+        raise RuntimeError(f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {DEVICE}")
+    return mode.run(function, args, options)
+
+
 def copied(mode: EmulatedFunctions, function: Function, args: Arguments, options: Options) -> Any:
     """Copies that are made without operators."""
     made = mode.pass_on(function, args, options)

@@ -73,6 +73,8 @@ class EagerOperators(OperationMode):
         operator = operation.operator
         if is_composite(operator):
             return self._decompose(operation)
+        if operator is operators.LIFT and operation.call.makes:
+            return self._lift(operation)
         if not self._is_on_device(operation) or needs_no_kernel(operation):
             return operation.run()
         if not makes_tensor(operation.operator):
@@ -80,6 +82,12 @@ class EagerOperators(OperationMode):
         returned = self._run(operation)
         self._keep(operation, returned)
         return returned
+
+    def _lift(self, operation: Operation) -> Any:
+        """Torch's own code makes a tensor of numbers, beside those of the device that it was given."""
+        made = operation.run()
+        self._residence.add(made)
+        return made
 
     def _keep(self, operation: Operation, returned: Any) -> None:
         """Note what is new among `returned` as the device's: not an argument that was written into."""

@@ -30,7 +30,7 @@ HOWS: tuple[How, ...] = ("error", "interrupt")
 WORK = st.runner().flatmap(lambda machine: machine.works)
 UPTO = st.integers(0, 2)  # how many triggers of the route to leave off: mostly few
 CAUSES = st.sampled_from(("", "", "asked"))
-KINDS = st.sampled_from(("replay", "eager", "abandon"))
+KINDS = st.sampled_from(("push", "push", "replay", "eager", "abandon"))
 
 
 # -- one runtime's slots, and what the oracle says of them -------------------------------------------------------------
