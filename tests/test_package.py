@@ -147,8 +147,9 @@ def test_command_is_declared():
 
 
 def _required() -> set[str]:
-    """The names of all distributions that tsgraph with all extras requires, directly or not."""
-    declared = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    """The names of all distributions that development installs, directly or not; `grammar` is not among its extras."""
+    extras = PROJECT["optional-dependencies"]
+    declared = [PROJECT["dependencies"], *(extras[name] for name in extras if name != "grammar")]
     todo, seen = [Requirement(each) for each in chain(*declared)], {("tsgraph", "")}
     while todo:
         requirement = todo.pop()

@@ -130,8 +130,10 @@ class Scenes:
         self.runtime.capture()
         counts = RankCounts([3, 0], all_decode_or_idle=True)
         if self.rank == 0:
+            self.runtime.push(3)
             step = self.runtime.step(ids=torch.tensor([1, 2, 3]), counts=counts)
         else:
+            self.runtime.push(0)
             step = self.runtime.step(rows=0, mode=Mode.IDLE, counts=counts)
         self.clean()
         return [str(step.decision.key), str(step.outputs.tolist())]
