@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak; its exit status."""
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     parser.add_argument("examples", nargs="?", type=int, default=10_000, help="how many, about (default: %(default)s)")
+    parser.add_argument("--only", action="append", choices=SHARES, metavar="WHAT", help="a kind, once or more (all)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more after so long")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first task")
@@ -30,11 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(outcome.find for outcome in outcomes) else 0
 
 
-def _tasks(examples: int) -> list[tuple[str, int]]:
+def _tasks(examples: int, only: Sequence[str]) -> list[tuple[str, int]]:
     """Jobs and how many examples each, in an order in which every kind comes early."""
     tasks = []
-    for job, share in SHARES.items():
-        wanted = max(1, examples * share // 100)
+    whole = sum(SHARES[job] for job in only)
+    for job in only:
+        wanted = max(1, examples * SHARES[job] // whole)
         sizes = [AT_ONCE] * (wanted // AT_ONCE) + [wanted % AT_ONCE] * bool(wanted % AT_ONCE)
         tasks += [(number / len(sizes), job, size) for number, size in enumerate(sizes)]
     return [(job, size) for _, job, size in sorted(tasks)]
@@ -42,7 +44,7 @@ def _tasks(examples: int) -> list[tuple[str, int]]:
 
 def _outcomes(parsed: argparse.Namespace, began: float) -> Iterator[Outcome]:
     with ProcessPoolExecutor(parsed.workers) as pool:
-        tasks = _tasks(parsed.examples)
+        tasks = _tasks(parsed.examples, parsed.only or tuple(SHARES))
         futures = {pool.submit(run, job, parsed.seed + n, size): job for n, (job, size) in enumerate(tasks)}
         for future in as_completed(futures):
             outcome = future.result()

@@ -62,7 +62,7 @@ class Guard:
         return Refusal(kind="rule", rule=rule.id, at=at, what=what, because=rule.because, fix=rule.fix)
 
 
-def _void(condition: Condition, spec: Spec) -> bool:
+def is_void(condition: Condition, spec: Spec) -> bool:
     """A counter whose collaborator is absent stays 0 and is not checked; likewise a mode."""
     match condition:
         case CounterIs(counter):
@@ -177,7 +177,7 @@ _Ask = Callable[[Step, Scopes], Refusal | None]
 def _guards(spec: Spec, layout: Layout) -> dict[str, tuple[Guard, ...]]:
     compiled: dict[str, tuple[Guard, ...]] = {}
     for rule in spec.rules:
-        if not _void(rule.condition, spec):
+        if not is_void(rule.condition, spec):
             read = reach(rule.condition, rule.scope, spec)
             guard = Guard(rule, read, compile_condition(rule.condition, read, layout))
             compiled.update({at: (*compiled.get(at, ()), guard) for at in rule.guards})

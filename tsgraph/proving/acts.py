@@ -14,8 +14,9 @@ from typing import Literal
 
 import attrs
 
+from tsgraph.lifecycle.law import is_void
 from tsgraph.lifecycle.monitors import reach
-from tsgraph.proving.bits import ALWAYS, NOTHING, SCOPES, Bits, Change, Given, Test, both, is_void
+from tsgraph.proving.bits import ALWAYS, NOTHING, SCOPES, Bits, Change, Given, Test, both
 from tsgraph.spec.model import Clause, Property, Rule, Scope, Spec, Step, Transition
 
 Whose = Literal["own", "setup", "session", "serving", "sibling", "other"]

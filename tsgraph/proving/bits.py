@@ -14,6 +14,7 @@ from itertools import product
 
 import attrs
 
+from tsgraph.lifecycle.law import is_void
 from tsgraph.lifecycle.monitors import reach
 from tsgraph.spec.model import After, AtLeast, Clause, Condition, Counter, CounterIs, ModeIs, Rule, Scope, Spec, Step
 
@@ -304,16 +305,6 @@ class Bits:
         for name, gauge in self._gauges(step.count, scopes):
             if name not in step.set and step.count[name]:
                 yield gauge.field.mask, gauge.moved(step.count[name])
-
-
-def is_void(condition: Condition, spec: Spec) -> bool:
-    """Whether `condition` is about a counter or mode that is absent: it is not asked then."""
-    match condition:
-        case CounterIs(counter):
-            return counter not in spec.counters
-        case ModeIs(mode):
-            return mode not in spec.modes
-    return False
 
 
 def _asked(spec: Spec) -> Iterator[tuple[Condition, Scope]]:

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from tsgraph.lifecycle import Lifecycle
-from tsgraph.lifecycle.law import Law
+from tsgraph.lifecycle.law import Law, is_void
 from tsgraph.lifecycle.monitors import Holds, Scopes, compile_condition, reach
 from tsgraph.lifecycle.shared import Shared
-from tsgraph.proving.bits import is_void
 from tsgraph.spec.model import Clause, Spec, Step, Transition
 
 
