@@ -33,6 +33,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 90
 
 # The build has no network, so other projects' names cannot be resolved; ours must be.
+suppress_warnings = ["ref.python"]  # `bytes` is a type, and also an attribute of pools, graphs and slots
 nitpick_ignore_regex = [(r"py:.*", r"(?!tsgraph).*")]
 
 

@@ -144,6 +144,8 @@ def _default(field: attrs.Attribute[Any]) -> str:
         return "required"
     if field.default is None or isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
         return "none"
+    if attrs.has(type(field.default)):
+        return "empty"
     return f"`{json.dumps(field.default)}`"
 
 
