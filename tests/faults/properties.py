@@ -267,7 +267,7 @@ PROPERTIES: tuple[Property[Any], ...] = (
             "cancel_forgotten": (("cancel", 2),),
             "eager_mask_unbound": (("serve", 3),),
         },
-        most=40,
+        most=20,
     ),
     Property(
         "rows, pads and state",
