@@ -1,6 +1,6 @@
 """Operators drawn from torch's own database: a replay gives eager's bits, or the recording refuses for a listed reason.
 
-A few inputs of each operator by default, half of them in inference mode; all of them, in both modes, with
+One input of each operator and dtype by default, about half of them in inference mode; all of them, in both modes, with
 `TSGRAPH_PROFILE=soak`.
 """
 

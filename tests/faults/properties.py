@@ -22,8 +22,8 @@ from tsgraph.testing.faults import Fault
 
 T = TypeVar("T")
 
-GATE = 100
-"""Examples of the gate's profile."""
+MOST = 100
+"""Examples of one search of the stage, at most; a property that takes long has fewer."""
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class Property(Generic[T]):
     strategy: st.SearchStrategy[T]
     check: Callable[[T], None]
     telling: Mapping[str, T]
-    most: int = GATE
+    most: int = MOST
 
     def concerns(self, fault: Fault) -> bool:
         """Whether it holds the library to a rule that `fault` breaks."""
