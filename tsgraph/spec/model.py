@@ -277,10 +277,19 @@ class Warmup:
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """What the runtime does where the law leaves a choice."""
+    """What the runtime does where the law leaves a choice.
+
+    `sweep`: how many pointers of modules are looked at before each replay, in turn.
+    """
 
     on_capture_failure: Literal["eager", "raise"] = "eager"
     undeclared_writes: Literal["refuse", "allow"] = "refuse"
+    undeclared_reads: Literal["warn", "refuse", "allow"] = "warn"
+    staleness: Literal["always", "sampled", "full", "off"] = "always"
+    sweep: int = 4
+    outputs: Literal["views", "leased"] = "views"
+    capture: Literal["ahead", "lazy"] = "ahead"
+    staging: Literal["auto", "launch", "copies"] = "auto"
     freeze_gc: bool = True
 
 
