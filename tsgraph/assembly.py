@@ -20,6 +20,7 @@ from tsgraph.capture.pipeline import Engine, check_steps
 from tsgraph.capture.plan import plan_capture, with_default
 from tsgraph.capture.session import Capturer
 from tsgraph.capture.setup import SetupWork, check_capabilities
+from tsgraph.dispatch.decision import Dispatch
 from tsgraph.dispatch.peers import Peers
 from tsgraph.dispatch.sizes import capture_sizes
 from tsgraph.errors import ContractViolation
@@ -29,6 +30,9 @@ from tsgraph.keys import Batch, Geometry, Mode, Reason
 from tsgraph.lifecycle import Lifecycle
 from tsgraph.protocols import collaborators as protocols
 from tsgraph.protocols.backend import Backend
+from tsgraph.replay.reasons import EagerReasons
+from tsgraph.replay.routes import Routes
+from tsgraph.replay.server import Server
 from tsgraph.slots.outputs import Marks, OutputMarks
 from tsgraph.slots.registry import Slots
 from tsgraph.slots.slot import Slot
@@ -233,6 +237,22 @@ class Parts:
             law.transition(law.on_release).to: Reason.SLOT_RELEASED,
         }
         return by_state.get(slot.state, Reason.NOT_CAPTURED)
+
+    def server(self) -> Server:
+        """What serves steps: nothing is published to it yet."""
+        return Server(
+            engine=self.engine,
+            lifecycle=self.lifecycle,
+            slots=self.slots,
+            peers=self.peers,
+            variants=self.variants,
+            tokens_per_request=self.declared.geometry.tokens_per_request,
+            padded_batch=self.padded_batch,
+            reasons=EagerReasons(self.observers),
+            routes=Routes(Dispatch(self.sizes, peers=self.peers)),
+            recurrent=self.declared.collaborators.recurrent,
+            door=self.door,
+        )
 
     def drop_empty_pool(self) -> None:
         """Give the pool's memory back to the system where no slot holds a graph of it any more."""

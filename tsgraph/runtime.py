@@ -10,21 +10,16 @@ import torch
 
 from tsgraph.assembly import Collaborators, Declaration, assemble
 from tsgraph.buffers.contract import Fixed, Rows, State, as_buffers
-from tsgraph.buffers.staging import Staging, eager_inputs
 from tsgraph.dispatch.decision import Dispatch
 from tsgraph.errors import BadBatch, CallerError
 from tsgraph.events import Observer
 from tsgraph.grammar.door import callers_line
 from tsgraph.introspect import count_replays, describe_runtime, slot_table
-from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Geometry, Mode, RankCounts, Reason, Step
+from tsgraph.keys import Batch, Decision, Geometry, Mode, RankCounts, Step
 from tsgraph.lifecycle import Cause
 from tsgraph.observe.logs import write_log
-from tsgraph.replay.eager import EagerPath
-from tsgraph.replay.program import Program, compile_program
-from tsgraph.replay.reasons import EagerReasons
-from tsgraph.replay.routes import Routes
 from tsgraph.slots.outputs import Marks
-from tsgraph.spec.load import load_spec
+from tsgraph.spec.load import load_spec, with_policy
 from tsgraph.spec.model import Spec
 
 if TYPE_CHECKING:
@@ -62,18 +57,21 @@ class GraphRuntime:
         ranks: Any = None,
         backend: str | Backend = "auto",
         device: str | torch.device | None = None,
+        policy: Mapping[str, Any] | None = None,
         observers: Iterable[Observer] = (write_log,),
     ) -> None:
         """Build the runtime of `step`, a function from a `Batch` to any pytree of tensors. Nothing is captured yet.
 
         `sizes` replaces the spec's; `outputs` replaces its marks. `state` declares the mutable tensors that `step`
         writes, `fixed` tensors that it gets as they are, `memory` tensors of the engine's own that are to be static
-        buffers, by name. `device` matters only where no module or state lives anywhere.
+        buffers, by name. `device` matters only where no module or state lives anywhere. `policy` replaces words of the
+        spec's: `{"outputs": "leased"}`.
 
         Raises: SpecError, BadBatch or ContractViolation where spec, geometry and collaborators do not fit together.
         """
+        law = load_spec(spec) if isinstance(spec, str) else spec
         declared = Declaration(
-            spec=load_spec(spec) if isinstance(spec, str) else spec,
+            spec=law if policy is None else with_policy(law, policy),
             step=step,
             geometry=geometry,
             collaborators=Collaborators(attention, sampler, grammar, drafter, recurrent, comm, ranks),
@@ -88,18 +86,13 @@ class GraphRuntime:
             observers=observers,
         )
         self._parts = assemble(declared)
-        self._recurrent = declared.collaborators.recurrent
-        self._door = self._parts.door
-        self._eager_path = EagerPath(
-            engine=self._parts.engine, lifecycle=self._parts.lifecycle, recurrent=self._recurrent, door=self._door
-        )
+        self._server = self._parts.server()
+        self._serve: Callable[..., tuple[Any, Decision]] = self._server.serve
         self.spec = self._parts.spec
         self.geometry = geometry
         self.backend = self._parts.engine.backend
         self.slots = self._parts.slots
         self._enabled = True
-        self._routes = Routes(Dispatch(self._parts.sizes, peers=self._parts.peers))
-        self._reasons = EagerReasons(self._parts.observers)
         self._publish()
 
     @classmethod
@@ -169,24 +162,6 @@ class GraphRuntime:
         outputs, decision = self._serve(rows, mode, variant, counts, sources)
         return Step(outputs, decision, self.backend.ready())
 
-    def _serve(
-        self, rows: int | None, mode: Mode, variant: str | None, counts: RankCounts | None, sources: dict[str, Any]
-    ) -> tuple[Any, Decision]:
-        if rows is None or rows.__class__ is not int or rows < 0:
-            rows = self._live_rows(rows, sources)
-        table = self._routes.tables.get(variant or DEFAULT_VARIANT)
-        if table is None:
-            raise self._unknown_variant(variant)
-        if mode is Mode.DECODE and counts is None and rows < len(table):
-            decision, program = table[rows]
-            if program is not None:
-                return program.run(rows, sources), decision
-        counts = self._parts.peers.checked(counts, rows, mode)
-        decision = self._routes.dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, counts=counts)
-        if decision.key is not None:
-            return self._routes.programs[decision.key].run(rows, sources, counts), decision
-        return self._eager(decision, mode, variant or DEFAULT_VARIANT, counts, sources), decision
-
     def explain(
         self,
         rows: int,
@@ -196,8 +171,7 @@ class GraphRuntime:
         counts: RankCounts | None = None,
     ) -> Decision:
         """Where such a step would go, and why. Pure: nothing is run or counted."""
-        counts = self._parts.peers.checked(counts, rows, mode)
-        return self._routes.dispatch.decide(rows, variant=variant or DEFAULT_VARIANT, mode=mode, counts=counts)
+        return self._server.explain(rows, mode, variant, counts)
 
     def eager(
         self,
@@ -214,44 +188,9 @@ class GraphRuntime:
         `padded_to`: run it through the static buffers, padded to so many rows: what a replay of that size must equal
         bitwise (at another shape, products round differently). Then `counts` are those of a recording.
         """
-        live, variant = self._live_rows(rows, sources), variant or DEFAULT_VARIANT
-        if padded_to is None:
-            counts = self._parts.peers.checked(counts, live, mode)
-            return self._eager(Decision(live, live, Reason.ASKED), mode, variant, counts, sources)
-        self._eager_path.admit()
-        batch = self._masked(attrs.evolve(self._parts.padded_batch(padded_to, variant)))
-        Staging(self._parts.engine.arena, padded_to).stage(live, sources)
-        returned = self._eager_path.run(batch)
-        return self._parts.engine.marks.bind(returned, rows=batch.rows, tokens=batch.tokens).cut(live)
-
-    def _eager(
-        self, decision: Decision, mode: Mode, variant: str, counts: RankCounts | None, sources: dict[str, Any]
-    ) -> Any:
-        parts, rows = self._parts, decision.rows
-        exact = rows * self.geometry.tokens_per_request if mode is Mode.DECODE else None
-        buffers, tokens = eager_inputs(parts.engine.arena, rows, sources, tokens=exact)
-        batch = attrs.evolve(parts.padded_batch(rows, variant), buffers=buffers, tokens=tokens, mode=mode)
-        batch.counts = counts
-        self._eager_path.admit()
-        self._reasons.note(decision, self.slots.values())
-        return self._eager_path.serve(self._masked(batch))
-
-    def _masked(self, batch: Batch) -> Batch:
-        """`batch` with the mask that it reads: a slot of its size need not have bound one, nor exist (R18)."""
-        grammar = self._parts.engine.grammar
-        if grammar is not None:
-            batch.mask = grammar.bind(batch)
-        return batch
-
-    def _live_rows(self, rows: int | None, sources: Mapping[str, Any]) -> int:
-        if rows is None:
-            return self._parts.engine.arena.count_rows(sources)
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
-            raise BadBatch(f"rows must be a non-negative integer, not {rows!r}")
-        return rows
-
-    def _unknown_variant(self, variant: str | None) -> BadBatch:
-        return BadBatch(f"variant {variant!r} was never captured", hint=f"the variants are {', '.join(self.variants)}")
+        if padded_to is not None:
+            return self._server.eager_padded(padded_to, rows, variant, sources)
+        return self._server.eager(rows, mode, variant, counts, sources)
 
     # -- grammar ------------------------------------------------------------------------------------------------------
 
@@ -278,9 +217,9 @@ class GraphRuntime:
         return self._entrance().cancel(ticket)
 
     def _entrance(self) -> Door:
-        if self._door is None:
+        if self._parts.door is None:
             raise CallerError("there is no grammar to push entries for", hint="pass grammar= to the runtime")
-        return self._door
+        return self._parts.door
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -337,18 +276,11 @@ class GraphRuntime:
         return [self.slots[key] for key in keys] or list(self.slots.values())
 
     def _publish(self) -> None:
-        """Renew what the hot path reads, from the slots' states."""
+        """Renew what calls read, from the slots' states."""
         parts, law = self._parts, self.spec
         ready = self.slots.in_state(*law.lifecycle.replays_in)
         blocked = {slot.key: parts.reason(slot) for slot in self.slots.values() if slot not in ready}
-        dispatch = Dispatch(parts.sizes, law.sizes.padding, self._enabled, blocked, parts.peers)
-        self._routes = self._routes.renewed(dispatch, ready, parts.variants, self._compile)
-
-    def _compile(self, slot: Slot) -> Program:
-        parts = self._parts
-        return compile_program(
-            slot, parts.engine, recurrent=self._recurrent, lifecycle=parts.lifecycle, door=self._door
-        )
+        self._server.publish(Dispatch(parts.sizes, law.sizes.padding, self._enabled, blocked, parts.peers), ready)
 
     # -- introspection ------------------------------------------------------------------------------------------------
 
@@ -378,7 +310,7 @@ class GraphRuntime:
 
     def counters(self) -> dict[str, Any]:
         """Replays, pad rows that they computed, and eager steps by reason."""
-        return {**count_replays(self.slots.values()), "eager": self._reasons.by_name()}
+        return {**count_replays(self.slots.values()), "eager": self._server.reasons.by_name()}
 
     def snapshot(self) -> dict[str, Any]:
         """Everything about the runtime as plain JSON data."""

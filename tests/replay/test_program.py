@@ -91,7 +91,7 @@ def test_what_fails_after_a_replay_leaves_no_entry(backend):
 
 def test_where_nothing_is_guarded_nothing_is_asked(backend):
     """Without a grammar no rule guards a served forward, and the hot path has nobody to ask or to tell."""
-    program = build(backend)._routes.programs["default", 4]
+    program = build(backend)._server.routes.programs["default", 4]
     assert (None, None) == (program.admit, program.launched)
 
 
@@ -127,10 +127,10 @@ def test_counts_survive_a_recapture(runtime):
 
 def test_a_change_of_one_slot_keeps_the_programs_of_others(runtime):
     """Renewing the routes compiles only what was recorded anew."""
-    before = dict(runtime._routes.programs)
+    before = dict(runtime._server.routes.programs)
     runtime.invalidate("moved", ("default", 2))
     runtime.wake()
-    after = runtime._routes.programs
+    after = runtime._server.routes.programs
     assert (True, False) == tuple(before[key] is after[key] for key in (("default", 4), ("default", 2)))
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tsgraph.errors import SpecError
 from tsgraph.spec import load_spec, parse_spec, shipped
+from tsgraph.spec.load import with_policy
 from tsgraph.spec.model import After, AtLeast, CounterIs, ModeIs, Pad
 
 DECODE = tomllib.loads(shipped()["decode"].read_text(encoding="utf-8"))
@@ -344,3 +346,20 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
     file.write_bytes(b"name = '\xff'")
     with pytest.raises(SpecError, match="file: cannot be read: 'utf-8' codec"):
         load_spec(file)
+
+
+def test_words_of_the_policy_are_replaced_and_nothing_else():
+    """A policy's words may be replaced one by one; the rest of the spec is the same."""
+    spec = load_spec("decode")
+    leased = with_policy(spec, {"outputs": "leased"})
+    assert ("leased", spec.policy.staleness) == (leased.policy.outputs, leased.policy.staleness)
+    assert spec == attrs.evolve(leased, policy=spec.policy)
+
+
+def test_a_word_that_no_policy_has_is_refused_with_the_nearest():
+    """A policy is as strict as the file: unknown words and values are told together."""
+    with pytest.raises(SpecError) as refused:
+        with_policy(load_spec("decode"), {"output": "leased", "staleness": "alwys"})
+    assert 2 == len(refused.value.problems)
+    assert "did you mean 'outputs'?" in str(refused.value)
+    assert "did you mean 'always'?" in str(refused.value)

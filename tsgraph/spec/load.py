@@ -22,7 +22,7 @@ from tsgraph.spec.model import Spec
 from tsgraph.spec.problems import Problem, shown, told
 from tsgraph.spec.references import resolve
 from tsgraph.spec.remainder import check_remainder, plain
-from tsgraph.spec.structure import structure
+from tsgraph.spec.structure import structure, structure_policy
 
 
 def load_spec(name_or_path: str | os.PathLike[str]) -> Spec:
@@ -40,6 +40,17 @@ def parse_spec(data: Mapping[str, Any], *, source: str = "<memory>") -> Spec:
     Raises: SpecError as `load_spec`.
     """
     return _spec(plain(data), source=source, beside=None, within=())
+
+
+def with_policy(spec: Spec, words: Mapping[str, Any]) -> Spec:
+    """`spec` with these words of its policy replaced.
+
+    Raises: SpecError for a word that there is not, or a value that it does not take.
+    """
+    policy, wrong = structure_policy({**attrs.asdict(spec.policy), **words})
+    if policy is None:
+        raise SpecError("policy", tuple(told(wrong, dict(words))))
+    return attrs.evolve(spec, policy=policy)
 
 
 def _spec(data: dict[str, Any], *, source: str, beside: Path | None, within: tuple[str, ...]) -> Spec:

@@ -8,7 +8,7 @@ value or `{ sink = "name" }`, one event needs no list, and `[[transitions]]` sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 import attrs
 from cattrs import (
@@ -30,6 +30,7 @@ from tsgraph.spec.model import (
     Lifecycle,
     ModeIs,
     Pad,
+    Policy,
     Property,
     Rule,
     Sizes,
@@ -41,6 +42,7 @@ from tsgraph.spec.problems import Address, Problem, listed, shown, suggestion
 from tsgraph.spec.references import expand
 from tsgraph.spec.strict import Wrong, each, is_leaf, leaf, listing, mapping_factory, table, tuple_factory
 
+T = TypeVar("T")
 Reshape = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 CONDITIONS: dict[str, Any] = {"after": After, "at_least": AtLeast, "counter": CounterIs, "mode": ModeIs}
@@ -50,8 +52,17 @@ NO_PAD = "missing; rows beyond the live ones would keep what an earlier step lef
 
 def structure(data: Mapping[str, Any]) -> tuple[Spec | None, list[Problem]]:
     """The spec that `data` says, or None and everything that is wrong with its keys and types."""
+    return _structured(data, Spec)
+
+
+def structure_policy(data: Mapping[str, Any]) -> tuple[Policy | None, list[Problem]]:
+    """The policy that `data` says, or None and everything that is wrong with its words."""
+    return _structured(data, Policy)
+
+
+def _structured(data: Mapping[str, Any], cl: type[T]) -> tuple[T | None, list[Problem]]:
     try:
-        return _CONVERTER.structure(data, Spec), []
+        return _CONVERTER.structure(data, cl), []
     except (BaseValidationError, Wrong) as error:
         return None, list(_problems(error, ()))
 

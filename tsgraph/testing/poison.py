@@ -37,17 +37,15 @@ def poison(runtime: GraphRuntime) -> Iterator[None]:
 
     def serve_poisoned(rows: int | None, mode: Mode, *rest: Any) -> Any:
         sources: Mapping[str, Any] = rest[-1]
-        _fill_buffers(runtime, runtime._live_rows(rows, sources) if mode is Mode.DECODE else None)
+        _fill_buffers(runtime, runtime._server.live_rows(rows, sources) if mode is Mode.DECODE else None)
         _fill_pool(runtime)
         return serve(rows, mode, *rest)
 
-    outer = vars(runtime).get("_serve")
-    vars(runtime)["_serve"] = serve_poisoned
+    runtime._serve = serve_poisoned
     try:
         yield
     finally:
-        del vars(runtime)["_serve"]
-        vars(runtime).update({} if outer is None else {"_serve": outer})
+        runtime._serve = serve
 
 
 def _fill_buffers(runtime: GraphRuntime, live: int | None) -> None:

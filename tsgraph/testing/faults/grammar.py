@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tsgraph import runtime
 from tsgraph.capture.pipeline import Pipeline
 from tsgraph.grammar.door import Door
 from tsgraph.grammar.tickets import Ticket, TicketQueue
 from tsgraph.replay import eager, program
+from tsgraph.replay.server import Server
 from tsgraph.testing.faults.fault import Fault, Patch, nothing, replaced
 
 
@@ -97,6 +97,6 @@ FAULTS = (
         "eager_mask_unbound",
         "an eager step has no mask, and is unconstrained",
         ("R18",),
-        (Patch(runtime.GraphRuntime, "_masked", replaced(_unmasked)),),
+        (Patch(Server, "_masked", replaced(_unmasked)),),
     ),
 )

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import torch
 
-from tsgraph import runtime
 from tsgraph.capture.pipeline import Pipeline
+from tsgraph.replay import server
 from tsgraph.replay.program import Program
 from tsgraph.slots.outputs import Outputs
 from tsgraph.slots.slot import Slot
@@ -113,7 +113,7 @@ def _own_pool(self: Pipeline) -> Any:
     return self.engine.backend.pool()
 
 
-COMPILE = (runtime, "compile_program")
+COMPILE = (server, "compile_program")
 
 FAULTS = (
     Fault(

@@ -84,7 +84,7 @@ def _first_published(published: Callable[..., None]) -> Callable[..., None]:
     """Routes are made once, with whatever is ready then."""
 
     def once(self: runtime.GraphRuntime) -> None:
-        if not self._routes.programs:
+        if not self._server.routes.programs:
             published(self)
 
     return once
