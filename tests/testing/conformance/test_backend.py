@@ -11,6 +11,7 @@ import attrs
 import pytest
 import torch
 
+from tests.testing.conformance.branch_faults import BRANCH_FAULTS, MORE_BRANCH_FAULTS
 from tests.testing.conformance.host_faults import HOST_FAULTS, MORE_HOST_FAULTS
 from tests.testing.conformance.planting import assert_all_planted, assert_found, named
 from tsgraph.backends.choice import choose_backend
@@ -407,6 +408,7 @@ PLANTED: dict[str, Any] = {
     "record_refuses_nesting": TellsNothingOfSyncs,
     "record_shares_its_pool": HasPoolsOfItsOwn,
     "record_reuses_a_pool": UsesAPoolOnce,
+    **BRANCH_FAULTS,
     **HOST_FAULTS,
     "bytes_are_the_growth": CountsNoPools,
     "replay_runs_on_the_current_stream": ReplaysOnTheDefaultStream,
@@ -426,6 +428,7 @@ FURTHER: list[tuple[str, Any]] = [
     ("record_raises_the_blocks_error", SwallowsErrors),
     ("record_cleans_up", SpoilsEagerWork),
     ("record_cleans_up", RecordsNothingAfterwards),
+    *MORE_BRANCH_FAULTS,
     *MORE_HOST_FAULTS,
 ]
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 
 from tsgraph.protocols.backend import Backend
-from tsgraph.testing.conformance import host_functions  # noqa: F401 - its promises are the backend's, too
+from tsgraph.testing.conformance import branches, host_functions  # noqa: F401 - their promises are the backend's, too
 from tsgraph.testing.conformance.backend import BACKEND, BackendTrial, holding
 from tsgraph.testing.conformance.recordings import LARGE, record
 
