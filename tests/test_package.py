@@ -190,7 +190,7 @@ def test_gate_runs_every_script():
     stages = re.findall(r"^stage (scripts/\w+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert sorted(f"scripts/{script.name}" for script in (ROOT / "scripts").iterdir()) == sorted(
-        [*stages, "scripts/gpu", "scripts/fidelity", "scripts/soak"]
+        [*stages, "scripts/gpu", "scripts/fidelity", "scripts/soak", "scripts/speed"]
     )
 
 

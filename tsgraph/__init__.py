@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tsgraph.errors import NotEmulated as NotEmulated
     from tsgraph.errors import OutOfBudget as OutOfBudget
     from tsgraph.errors import RankDisagreement as RankDisagreement
+    from tsgraph.errors import ReplayDiffers as ReplayDiffers
     from tsgraph.errors import ReplayFailed as ReplayFailed
     from tsgraph.errors import RuleViolation as RuleViolation
     from tsgraph.errors import SpecError as SpecError
@@ -61,8 +62,8 @@ _PUBLIC = {
     "tsgraph.errors": (
         "BadBatch", "BadGeometry", "BadGrammar", "CallerError", "CaptureFailed", "CaptureUnsupported",
         "CollaboratorError", "ContractViolation", "DeviceError", "HostFunctionFailed", "IllegalTransition",
-        "InternalError", "LeaseExpired", "NotEmulated", "OutOfBudget", "RankDisagreement", "ReplayFailed",
-        "RuleViolation", "SpecError", "StaleSlot", "TsgraphError", "UnknownSlot", "WrongThread",
+        "InternalError", "LeaseExpired", "NotEmulated", "OutOfBudget", "RankDisagreement", "ReplayDiffers",
+        "ReplayFailed", "RuleViolation", "SpecError", "StaleSlot", "TsgraphError", "UnknownSlot", "WrongThread",
     ),
 }  # fmt: skip
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}

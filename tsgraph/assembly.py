@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -14,8 +14,12 @@ from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.audit import WriteAudit
 from tsgraph.buffers.contract import Field, State, check_honoured, resolve_fields
 from tsgraph.buffers.owners import Owners
+from tsgraph.buffers.stagings import Stagings
 from tsgraph.buffers.state import StateGuard
+from tsgraph.capture.budget import Budget
 from tsgraph.capture.drafting import Drafting
+from tsgraph.capture.eviction import is_evicted
+from tsgraph.capture.keeper import Keeper
 from tsgraph.capture.pipeline import Engine, check_steps
 from tsgraph.capture.plan import plan_capture, with_default
 from tsgraph.capture.session import Capturer
@@ -23,16 +27,22 @@ from tsgraph.capture.setup import SetupWork, check_capabilities
 from tsgraph.dispatch.decision import Dispatch
 from tsgraph.dispatch.peers import Peers
 from tsgraph.dispatch.sizes import capture_sizes
-from tsgraph.errors import ContractViolation
+from tsgraph.errors import BadBatch, ContractViolation
 from tsgraph.events import Observer, Observers
 from tsgraph.grammar.door import Door
 from tsgraph.keys import Batch, Geometry, Mode, Reason
 from tsgraph.lifecycle import Lifecycle
 from tsgraph.protocols import collaborators as protocols
 from tsgraph.protocols.backend import Backend
+from tsgraph.receipts.recorder import Recorder
+from tsgraph.replay.guard import Guard
 from tsgraph.replay.reasons import EagerReasons
 from tsgraph.replay.routes import Routes
 from tsgraph.replay.server import Server
+from tsgraph.replay.turnstile import Turnstile
+from tsgraph.replay.verification.memory import Holdings
+from tsgraph.replay.verification.verifier import Verifier, Wish
+from tsgraph.slots.leases import Leases
 from tsgraph.slots.outputs import Marks, OutputMarks
 from tsgraph.slots.registry import Slots
 from tsgraph.slots.slot import Slot
@@ -90,6 +100,11 @@ class Collaborators:
         parts = self.present().items()
         return {f"{name} {key}": each for name, part in parts for key, each in getattr(part, "written", {}).items()}
 
+    def generations(self) -> dict[str, int]:
+        """The generation of each part that counts how often it has replaced memory."""
+        counts = {name: getattr(part, "generation", None) for name, part in self.present().items()}
+        return {name: count for name, count in counts.items() if isinstance(count, int)}
+
     def check_pads(self, fields: Sequence[Field]) -> None:
         """Refuse a part that reads a buffer and does not honour its pad."""
         for name, part in self.present().items():
@@ -109,12 +124,13 @@ class Declaration:
     sizes: Sequence[int] | None
     outputs: Marks
     modules: tuple[torch.nn.Module, ...]
-    state: Mapping[str, State]
-    fixed: Mapping[str, torch.Tensor]
+    state: MutableMapping[str, State]
+    fixed: MutableMapping[str, torch.Tensor]
     memory: Mapping[str, torch.Tensor]
     backend: str | Backend
     device: str | torch.device | None
     observers: Iterable[Observer]
+    memory_budget: int | None = None
 
     def law(self) -> Spec:
         """The spec without what absent collaborators make void, every step of it one that the pipeline can do."""
@@ -134,6 +150,16 @@ class Declaration:
         yield from ((f"state {name}", declared.tensor) for name, declared in self.state.items())
         yield from ((f"fixed {name}", tensor) for name, tensor in self.fixed.items())
 
+    def replace(self, state: Mapping[str, State], fixed: Mapping[str, torch.Tensor]) -> None:
+        """Take these for what was declared under their names. Raises: BadBatch for others, with nothing changed."""
+        unknown = [f"state {name}" for name in state.keys() - self.state.keys()]
+        unknown += [f"fixed {name}" for name in fixed.keys() - self.fixed.keys()]
+        if unknown:
+            what = f"{', '.join(sorted(unknown))} was never declared"
+            raise BadBatch(what, hint="declare it when the runtime is built")
+        self.state.update(state)
+        self.fixed.update(fixed)
+
     def place(self) -> Backend:
         """The backend, told which tensors live on its device."""
         tensors = [*(tensor for _, tensor in self.named_tensors()), *self.memory.values()]
@@ -147,12 +173,12 @@ class Declaration:
         self.collaborators.check_pads(fields)
         return Arena(fields, rows, place, self.memory)
 
-    def engine(self, law: Spec, arena: Arena) -> Engine:
+    def engine(self, law: Spec, arena: Arena, observers: Observers) -> Engine:
         """What pipelines and programs work with."""
-        owners = Owners(arena, self.state, self.modules, self.fixed, self.collaborators.written())
-        parts = {
-            name: part for name, part in self.collaborators.present().items() if name not in ("recurrent", "drafter")
-        }
+        present, written = self.collaborators.present(), self.collaborators.written()
+        owners = Owners(arena, self.state, self.modules, self.fixed, written, present, self.step)
+        recorder = Recorder(spec=law.name, policy=law.policy, owners=owners, arena=arena, observers=observers)
+        parts = {name: part for name, part in present.items() if name not in ("recurrent", "drafter")}
         return Engine(
             step=self.step,
             backend=arena.backend,
@@ -161,8 +187,11 @@ class Declaration:
             marks=_marks(law.outputs, self.outputs),
             audit=(lambda: WriteAudit(owners)) if law.policy.undeclared_writes == "refuse" else None,
             addresses=lambda: self._addresses(arena),
+            recorder=recorder,
+            generations=self.collaborators.generations,
             peers=self.peers(),
             drafting=self._drafting(arena),
+            stagings=Stagings(arena, law.policy.staging),
             **parts,
         )
 
@@ -234,7 +263,7 @@ class Parts:
         by_state = {
             law.transition(law.on_change).to: Reason.SLOT_STALE,
             law.transition(law.on_failure).to: Reason.SLOT_FAILED,
-            law.transition(law.on_release).to: Reason.SLOT_RELEASED,
+            law.transition(law.on_release).to: Reason.SLOT_EVICTED if is_evicted(slot) else Reason.SLOT_RELEASED,
         }
         return by_state.get(slot.state, Reason.NOT_CAPTURED)
 
@@ -250,15 +279,29 @@ class Parts:
             padded_batch=self.padded_batch,
             reasons=EagerReasons(self.observers),
             routes=Routes(Dispatch(self.sizes, peers=self.peers)),
+            turnstile=Turnstile(lambda: self.engine.backend.recording),
+            guard=Guard(self.spec.policy, self.engine.recorder.owners, self.declared.collaborators.present()),
             recurrent=self.declared.collaborators.recurrent,
             door=self.door,
+            leases=Leases() if self.spec.policy.outputs == "leased" else None,
         )
 
-    def drop_empty_pool(self) -> None:
-        """Give the pool's memory back to the system where no slot holds a graph of it any more."""
-        if all(slot.graph is None for slot in self.slots.values()):
-            self.engine.pool = None
-            self.engine.backend.trim()
+    def keeper(self, publish: Callable[[], None]) -> Keeper:
+        """What keeps the slots; `publish` renews what calls read."""
+        return Keeper(
+            spec=self.spec,
+            slots=self.slots,
+            capturer=self.capturer,
+            publish=publish,
+            memory=self.declared.named_tensors,
+            written=lambda: self.declared.collaborators.written().items(),
+        )
+
+    def verifier(self, server: Server, wish: Wish) -> Verifier:
+        """What verifies the slots of `server`."""
+        declared, parts = self.declared, self.declared.collaborators.present()
+        holdings = Holdings(modules=declared.modules, fixed=declared.fixed, parts=parts, step=declared.step)
+        return Verifier(server=server, holdings=holdings, wish=wish, padding=self.spec.sizes.padding)
 
 
 def assemble(declared: Declaration) -> Parts:
@@ -266,7 +309,7 @@ def assemble(declared: Declaration) -> Parts:
     law, observers = declared.law(), Observers(list(declared.observers))
     sizes = capture_sizes(law.sizes, declared.geometry.rows, declared.sizes)
     arena = declared.arena(law, sizes[-1], declared.place())
-    engine, lifecycle = declared.engine(law, arena), Lifecycle(law)
+    engine, lifecycle = declared.engine(law, arena, observers), Lifecycle(law)
     declared.set_up(law, arena, lifecycle)
     variants = declared.variants()
     largest_first, by_variant = law.sizes.order == "largest_first", law.sizes.outer == "variant"
@@ -279,7 +322,7 @@ def assemble(declared: Declaration) -> Parts:
         engine=engine,
         lifecycle=lifecycle,
         slots=Slots(slots),
-        capturer=Capturer(law, lifecycle, engine, observers),
+        capturer=Capturer(law, lifecycle, engine, observers, Budget(declared.memory_budget)),
         observers=observers,
         sizes=sizes,
         variants=variants,

@@ -18,6 +18,7 @@
     │   ├── CaptureFailed (RuntimeError)         a slot could not be captured; the cause is chained
     │   ├── CaptureUnsupported (RuntimeError)    an operation that no recording may contain
     │   ├── ReplayFailed (RuntimeError)          a recorded graph failed to run
+    │   ├── ReplayDiffers (AssertionError)       replays are not what eager steps are; raised by reports alone
     │   ├── HostFunctionFailed (RuntimeError)    Python that the device ran in a step raised
     │   ├── OutOfBudget (MemoryError)            the plan does not fit the memory granted to it
     │   ├── RankDisagreement (RuntimeError)      ranks did not settle on one outcome
@@ -172,6 +173,12 @@ class ReplayFailed(DeviceError, RuntimeError):
     """A recorded graph failed to run."""
 
     code = "replay_failed"
+
+
+class ReplayDiffers(DeviceError, AssertionError):
+    """Replays are not what eager steps are, or write where they may not. `context` has the `findings` as plain data."""
+
+    code = "replay_differs"
 
 
 class HostFunctionFailed(DeviceError, RuntimeError):

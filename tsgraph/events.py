@@ -11,8 +11,14 @@ from typing import Any, Literal
 import attrs
 
 SLOT_REFUSED = "slot.refused"
+SLOT_UNDECLARED_READ = "slot.undeclared_read"
+SLOT_MEMORY_ESCAPED = "slot.memory_escaped"
 CAPTURE_STARTED = "capture.started"
 CAPTURE_FINISHED = "capture.finished"
+CAPTURE_STALLED = "capture.stalled"
+MEMORY_FORECAST = "memory.forecast"
+MEMORY_MOVED = "memory.moved"
+MEMORY_RELEASED = "memory.released"
 DISPATCH_REASON_CHANGED = "dispatch.reason_changed"
 OBSERVER_EJECTED = "observer.ejected"
 

@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 
 def describe_slot(slot: Slot) -> dict[str, Any]:
-    """One slot as plain JSON data: bytes, seconds and counts are numbers, the cause is None or text."""
+    """One slot as plain JSON data: bytes, seconds and counts are numbers, the cause is None or text.
+
+    Of its receipt only the numbers are here; None before there is one.
+    """
     return {
         "variant": slot.key.variant,
         "size": slot.key.size,
         "state": slot.state,
         "cause": str(slot.cause) if slot.cause else None,
         "replays": slot.counts.replays,
+        "replays_since_capture": slot.counts.since_capture,
         "pad_rows": slot.counts.pad_rows,
         "bytes": slot.bytes,
         "seconds": round(slot.seconds, 6),
+        "receipt": slot.receipt.summary() if slot.receipt else None,
         "history": [entry.name for entry in slot.history],
     }
 
@@ -47,7 +52,9 @@ def describe_runtime(runtime: GraphRuntime) -> dict[str, Any]:
         "variants": list(runtime.variants),
         "slots": [describe_slot(slot) for slot in runtime.slots.values()],
         "counters": runtime.counters(),
+        "staging": runtime._parts.engine.stagings.describe(),  # noqa: SLF001 - which is to be read only
         "memory": attrs.asdict(runtime.backend.memory()),
+        "graphs": runtime.graph_memory(),
     }
 
 

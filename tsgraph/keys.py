@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_VARIANT = "default"
+CALL_WORDS = ("rows", "mode", "variant", "counts", "clone", "padded_to")
+"""What a call says besides its sources: no source can have such a name."""
 
 
 class Mode(enum.Enum):
@@ -38,6 +40,8 @@ class Reason(enum.Enum):
     SLOT_STALE = "the slot is stale"
     SLOT_FAILED = "the slot failed to capture"
     SLOT_RELEASED = "the slot was released"
+    SLOT_EVICTED = "the slot was evicted, for the memory that it held"
+    ON_DEMAND = "the slot is captured by the first step that wants it, if there is room"
     ASKED = "the caller asked for an eager step"
     OTHER_RANKS_UNKNOWN = "how many tokens the other ranks have is not known"
     OTHER_RANKS_BUSY = "a rank neither decodes nor idles"

@@ -10,26 +10,26 @@ import torch
 
 from tsgraph.assembly import Collaborators, Declaration, assemble
 from tsgraph.buffers.contract import Fixed, Rows, State, as_buffers
-from tsgraph.dispatch.decision import Dispatch
 from tsgraph.errors import BadBatch, CallerError
 from tsgraph.events import Observer
 from tsgraph.grammar.door import callers_line
 from tsgraph.introspect import count_replays, describe_runtime, slot_table
 from tsgraph.keys import Batch, Decision, Geometry, Mode, RankCounts, Step
-from tsgraph.lifecycle import Cause
 from tsgraph.observe.logs import write_log
+from tsgraph.replay.verification.verifier import Wish
+from tsgraph.slots.leases import copied
 from tsgraph.slots.outputs import Marks
 from tsgraph.spec.load import load_spec, with_policy
 from tsgraph.spec.model import Spec
+from tsgraph.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from tsgraph.capture.session import CaptureSummary
     from tsgraph.grammar.door import Door
     from tsgraph.protocols.backend import Backend
-    from tsgraph.slots.slot import Slot
+    from tsgraph.replay.verification.report import VerifyReport
 
 
-class GraphRuntime:
+class GraphRuntime(Upkeep):
     """Captures the slots of one engine and serves its steps through them.
 
     One entry point serves every step: a decode step that a slot fits is replayed, any other runs eagerly, and both give
@@ -58,6 +58,7 @@ class GraphRuntime:
         backend: str | Backend = "auto",
         device: str | torch.device | None = None,
         policy: Mapping[str, Any] | None = None,
+        memory_budget: int | None = None,
         observers: Iterable[Observer] = (write_log,),
     ) -> None:
         """Build the runtime of `step`, a function from a `Batch` to any pytree of tensors. Nothing is captured yet.
@@ -65,7 +66,7 @@ class GraphRuntime:
         `sizes` replaces the spec's; `outputs` replaces its marks. `state` declares the mutable tensors that `step`
         writes, `fixed` tensors that it gets as they are, `memory` tensors of the engine's own that are to be static
         buffers, by name. `device` matters only where no module or state lives anywhere. `policy` replaces words of the
-        spec's: `{"outputs": "leased"}`.
+        spec's: `{"outputs": "leased"}`. `memory_budget`: the most bytes that graphs may hold (None: any number).
 
         Raises: SpecError, BadBatch or ContractViolation where spec, geometry and collaborators do not fit together.
         """
@@ -84,10 +85,14 @@ class GraphRuntime:
             backend=backend,
             device=device,
             observers=observers,
+            memory_budget=memory_budget,
         )
         self._parts = assemble(declared)
         self._server = self._parts.server()
         self._serve: Callable[..., tuple[Any, Decision]] = self._server.serve
+        self._turnstile = self._server.turnstile
+        self._keeper = self._parts.keeper(self._publish)
+        self._server.want, self._server.stale = self._keeper.want, self._keeper.invalidate
         self.spec = self._parts.spec
         self.geometry = geometry
         self.backend = self._parts.engine.backend
@@ -138,16 +143,18 @@ class GraphRuntime:
         mode: Mode = Mode.DECODE,
         variant: str | None = None,
         counts: RankCounts | None = None,
+        clone: bool = False,
         **sources: Any,
     ) -> Any:
         """Serve one step; returns its outputs at live size.
 
         `rows`: live rows (None: taken from the sources). `sources`: one tensor per declared buffer, host or device,
-        `rows` (or rows · tokens per request) leading entries. `counts`: what all ranks bring, if several.
+        `rows` (or rows · tokens per request) leading entries. `counts`: what all ranks bring, if several. `clone`:
+        the outputs are copies, to be kept as long as you like.
 
         Raises: BadBatch, with nothing changed, where a source does not fit; ReplayFailed where the device fails.
         """
-        return self._serve(rows, mode, variant, counts, sources)[0]
+        return self._serve(rows, mode, variant, counts, clone, sources)[0]
 
     def step(
         self,
@@ -156,10 +163,11 @@ class GraphRuntime:
         mode: Mode = Mode.DECODE,
         variant: str | None = None,
         counts: RankCounts | None = None,
+        clone: bool = False,
         **sources: Any,
     ) -> Step:
-        """As calling the runtime, with the decision and a mark to wait for."""
-        outputs, decision = self._serve(rows, mode, variant, counts, sources)
+        """As calling the runtime, with the decision and a mark to wait for. `clone`: as for a call."""
+        outputs, decision = self._serve(rows, mode, variant, counts, clone, sources)
         return Step(outputs, decision, self.backend.ready())
 
     def explain(
@@ -181,16 +189,20 @@ class GraphRuntime:
         variant: str | None = None,
         counts: RankCounts | None = None,
         padded_to: int | None = None,
+        clone: bool = False,
         **sources: Any,
     ) -> Any:
         """Run one step eagerly, whatever slots there are; returns its outputs at live size.
 
-        `padded_to`: run it through the static buffers, padded to so many rows: what a replay of that size must equal
-        bitwise (at another shape, products round differently). Then `counts` are those of a recording.
+        `padded_to`: do all that a replay of so many rows does, but run the step: what it must equal bitwise (at another
+        shape, products round differently). Then `counts` are those of a recording. `clone`: as for a call.
         """
-        if padded_to is not None:
-            return self._server.eager_padded(padded_to, rows, variant, sources)
-        return self._server.eager(rows, mode, variant, counts, sources)
+        with self._turnstile.passing("an eager step", recorded=True):
+            if padded_to is not None:
+                outputs = self._server.eager_padded(padded_to, rows, variant, sources)
+            else:
+                outputs = self._server.eager(rows, mode, variant, counts, sources)
+            return copied(outputs) if clone else outputs
 
     # -- grammar ------------------------------------------------------------------------------------------------------
 
@@ -207,80 +219,22 @@ class GraphRuntime:
         Raises: RuleViolation while another entry waits (R22), naming who pushed it; CallerError without a grammar; what
         the grammar raises. Nothing is pushed then.
         """
-        return self._entrance().push(rows, *entry, who=who or callers_line(), by=by, **words)
+        who = who or callers_line()
+        with self._turnstile.passing("push", recorded=True):
+            return self._entrance().push(rows, *entry, who=who, by=by, **words)
 
     def cancel(self, ticket: Any) -> bool:
         """Take back the entry of `ticket`, if no forward was served with it; whether it waited.
 
         A step that raised was not served: what it drew is never accepted.
         """
-        return self._entrance().cancel(ticket)
+        with self._turnstile.passing("cancel", recorded=True):
+            return self._entrance().cancel(ticket)
 
     def _entrance(self) -> Door:
         if self._parts.door is None:
             raise CallerError("there is no grammar to push entries for", hint="pass grammar= to the runtime")
         return self._parts.door
-
-    # -- lifecycle ----------------------------------------------------------------------------------------------------
-
-    def capture(self, *keys: tuple[str, int]) -> CaptureSummary:
-        """Capture the slots of `keys` (none: all) that are not replayable yet, largest first.
-
-        A slot that fails is served eagerly, or raises CaptureFailed, as the spec's policy says; the others, global
-        state and memory are as before either way.
-        """
-        ready = self.spec.lifecycle.replays_in
-        try:
-            return self._parts.capturer.capture([slot for slot in self._chosen(keys) if slot.state not in ready])
-        finally:
-            self._publish()
-
-    def fire(self, key: tuple[str, int], trigger: str, why: str | None = None) -> None:
-        """Fire one trigger of one slot by hand; `why` is kept as its cause.
-
-        Raises: IllegalTransition or RuleViolation before any effect; CaptureFailed where a step failed.
-        """
-        cause = None if why is None else Cause("asked", why)
-        try:
-            self._parts.capturer.fire(self.slots[key], trigger, cause)
-        finally:
-            self._publish()
-
-    def invalidate(self, why: str, *keys: tuple[str, int]) -> None:
-        """Say that something the slots of `keys` (none: all that are replayable) recorded has changed."""
-        self._fire_all(self.spec.lifecycle.on_change, keys, why)
-
-    def release(self, *keys: tuple[str, int], why: str = "released by the caller") -> None:
-        """Give back the graphs and memory of the slots of `keys` (none: all that hold any)."""
-        self._fire_all(self.spec.lifecycle.on_release, keys, why)
-        self._parts.drop_empty_pool()
-
-    def reset(self, *keys: tuple[str, int]) -> None:
-        """Take the slots of `keys` (none: all that are stale, failed or released) back to where capture begins."""
-        self._fire_all(self.spec.lifecycle.on_reset, keys, None)
-
-    def wake(self) -> CaptureSummary:
-        """Reset whatever is stale, failed or released, and capture it again."""
-        self.reset()
-        return self.capture()
-
-    def _fire_all(self, trigger: str, keys: tuple[tuple[str, int], ...], why: str | None) -> None:
-        source = self.spec.lifecycle.transition(trigger).source
-        chosen = [self.slots[key] for key in dict.fromkeys(keys)] or self.slots.in_state(*source)
-        for slot in chosen:
-            slot.life.require(trigger)
-        for slot in chosen:
-            self.fire(slot.key, trigger, why)
-
-    def _chosen(self, keys: tuple[tuple[str, int], ...]) -> Sequence[Slot]:
-        return [self.slots[key] for key in keys] or list(self.slots.values())
-
-    def _publish(self) -> None:
-        """Renew what calls read, from the slots' states."""
-        parts, law = self._parts, self.spec
-        ready = self.slots.in_state(*law.lifecycle.replays_in)
-        blocked = {slot.key: parts.reason(slot) for slot in self.slots.values() if slot not in ready}
-        self._server.publish(Dispatch(parts.sizes, law.sizes.padding, self._enabled, blocked, parts.peers), ready)
 
     # -- introspection ------------------------------------------------------------------------------------------------
 
@@ -301,8 +255,9 @@ class GraphRuntime:
 
     @enabled.setter
     def enabled(self, on: bool) -> None:
-        self._enabled = on
-        self._publish()
+        with self._turnstile.passing("enabled", recorded=True):
+            self._enabled = on
+            self._publish()
 
     def observe(self, observer: Observer) -> None:
         """Tell `observer` every event from now on: captures, refusals, failures, changed reasons. Never a replay."""
@@ -311,6 +266,37 @@ class GraphRuntime:
     def counters(self) -> dict[str, Any]:
         """Replays, pad rows that they computed, and eager steps by reason."""
         return {**count_replays(self.slots.values()), "eager": self._server.reasons.by_name()}
+
+    def verify(
+        self,
+        inputs: Callable[[int], Mapping[str, Any]] | None = None,
+        *,
+        slots: Iterable[tuple[str, int]] = (),
+        rows: Iterable[int] = (),
+        tolerance: float | None = None,
+        alike: bool = True,
+        hostile: bool | None = None,
+        seed: int = 0,
+        seconds: float | None = None,
+    ) -> VerifyReport:
+        """Hold replays against eager steps, over dirty buffers and after other replays; see the report for the proof.
+
+        Each replayable slot (or those of `slots`) serves 1, size - 1, size and 0 live rows (or `rows`) after every
+        history. May be called between two steps of a live engine: state, recurrent state, random generators, grammar
+        queue and counters are then as before; as in any call, outputs handed out earlier are overwritten (R40).
+
+        `inputs`: what a call passes for so many rows; it may do whatever the engine does before such a step, and must
+        give the same each time. None: dummy rows, drawn by `seed`, which show little. `tolerance`: how far floats
+        may be from eager at the slot's size, as a part of the largest in the tensor (None: not a bit). `alike`: live
+        rows do not depend on how many there are. `hostile`: integers that nobody may read are huge ones; a graph that
+        reads them may end the process on a GPU (None: only where it would not). `seconds`: stop when they are over.
+
+        Raises: BadBatch for wrong inputs; CallerError for a slot that cannot be replayed; RuleViolation where rules
+        refuse to serve; OutOfBudget for a state of which no copy can be kept.
+        """
+        wish = Wish(inputs, tuple(slots), tuple(rows), tolerance, alike, hostile, seed, seconds)
+        with self._turnstile.passing("verify"):
+            return self._parts.verifier(self._server, wish).verify()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything about the runtime as plain JSON data."""

@@ -21,7 +21,6 @@ from tsgraph.capture.pipeline import Pipeline
 from tsgraph.errors import RankDisagreement
 from tsgraph.keys import Mode, RankCounts
 from tsgraph.runtime import GraphRuntime
-from tsgraph.spec.load import load_spec
 from tsgraph.spec.model import Step
 from tsgraph.testing.fakes import all_fakes
 
@@ -61,14 +60,16 @@ class Scenes:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.fault = Faulty.fault
-        law = load_spec("decode")
         self.ranks = TorchRanks(deadline=30)
-        self.runtime = GraphRuntime.for_step(
+        self.runtime = self.build()
+
+    def build(self, **policy: Any) -> GraphRuntime:
+        return GraphRuntime.for_step(
             lambda ids: ids + 1,
             inputs={"ids": Rows(torch.int64, pad=0)},
             sizes=(2, 4),
             outputs="request",
-            spec=attrs.evolve(law, policy=attrs.evolve(law.policy, freeze_gc=False)),  # collections take long
+            policy={"freeze_gc": False, **policy},  # collections take long
             backend="emulated",
             observers=(),
             **all_fakes([]) | {"ranks": self.ranks},
@@ -128,15 +129,27 @@ class Scenes:
     def idle(self) -> list[str]:
         """One rank has three rows, the other none."""
         self.runtime.capture()
-        counts = RankCounts([3, 0], all_decode_or_idle=True)
-        if self.rank == 0:
-            self.runtime.push(3)
-            step = self.runtime.step(ids=torch.tensor([1, 2, 3]), counts=counts)
-        else:
-            self.runtime.push(0)
-            step = self.runtime.step(rows=0, mode=Mode.IDLE, counts=counts)
+        served = self.served(self.runtime)
         self.clean()
-        return [str(step.decision.key), str(step.outputs.tolist())]
+        return served
+
+    def lazy(self) -> dict[str, list[str]]:
+        """The same with slots that are captured when a step wants them; one rank fails when it captures the first."""
+        runtime = self.build(capture="lazy")
+        self.fault.taken.clear()
+        self.fault.at = 6 if self.rank == FAILING else None
+        seen = {"failing": self.served(runtime), "failed": self.served(runtime)}
+        runtime.reset()
+        return seen | {"again": self.served(runtime)}
+
+    def served(self, runtime: GraphRuntime) -> list[str]:
+        """A step in which one rank has three rows, the other none: why it went where, and its outputs."""
+        counts = RankCounts([3, 0], all_decode_or_idle=True)
+        rows = 3 if self.rank == 0 else 0
+        runtime.push(rows)
+        sources: dict[str, Any] = {"ids": torch.tensor([1, 2, 3])} if rows else {}
+        step = runtime.step(rows=rows, mode=Mode.DECODE if rows else Mode.IDLE, counts=counts, **sources)
+        return [str(step.decision.key), step.decision.reason.name, str(step.outputs.tolist())]
 
 
 def failing_places(taken: list[str]) -> list[int]:
@@ -159,6 +172,7 @@ def main(rank: int, file: str) -> None:
         "other work": scenes.other_work(),
         "other order": scenes.other_order(),
         "idle": scenes.idle(),
+        "lazy": scenes.lazy(),
     }
     dist.destroy_process_group()
     print(json.dumps(seen))  # noqa: T201 — the test reads it

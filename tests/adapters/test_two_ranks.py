@@ -88,4 +88,15 @@ def test_another_order_is_refused_before_anything(seen):
 
 def test_an_idle_rank_replays_the_common_size(seen):
     """The rank without rows replays the slot of the rank with three (R26, R27)."""
-    assert [["default/4", "[2, 3, 4]"], ["default/4", "[]"]] == [rank["idle"] for rank in seen]
+    assert [PADDED_OF_THREE, PADDED_OF_NONE] == [rank["idle"] for rank in seen]
+
+
+PADDED_OF_THREE, PADDED_OF_NONE = ["default/4", "PADDED", "[2, 3, 4]"], ["default/4", "PADDED", "[]"]
+
+
+def test_ranks_capture_a_slot_alike_when_a_step_wants_it(seen):
+    """Both want it in the same step, the idle one, too; one that fails costs both, who then run eagerly, and go on."""
+    lazy = [rank["lazy"] for rank in seen]
+    assert ["None", "SLOT_FAILED", "[2, 3, 4]"] == lazy[0]["failing"] == lazy[0]["failed"]
+    assert ["None", "SLOT_FAILED", "[]"] == lazy[1]["failing"] == lazy[1]["failed"]
+    assert [PADDED_OF_THREE, PADDED_OF_NONE] == [rank["again"] for rank in lazy]

@@ -109,6 +109,25 @@ class TestNodes:
         assert [("src", "H0")] == [(name, storage) for name, *_, storage in reads(graph, 0)]
         assert [("self", "E1"), ("other", "H2")] == [(name, storage) for name, *_, storage in reads(graph, 1)]
 
+    def test_a_listing_tells_what_a_device_would(
+        self, backend: EmulatedBackend, record: Record, x: torch.Tensor
+    ) -> None:
+        """Kernels by operator, copies between host and device, host functions by name; nothing has a grid."""
+        pinned = backend.pin((2, 3), torch.float32)
+
+        def step() -> None:
+            x.copy_(pinned, non_blocking=True)
+            backend.host_function(print)
+            x.mul_(torch.tensor(3.0)).copy_(x.t().reshape(2, 3))
+
+        assert [
+            ("memcpy", "aten.copy_.default"),
+            ("host", "print"),
+            ("kernel", "aten.mul_.Tensor"),
+            ("kernel", "aten.clone.default"),
+            ("kernel", "aten.copy_.default"),
+        ] == [(node.kind, node.name) for node in record(step).listing if node.grid is None]
+
     def test_lists_are_taken_apart(self, record: Record, x: torch.Tensor) -> None:
         """Each tensor of a list is an operand, of what is read and of what is written."""
         graph = record(lambda: torch._foreach_mul_([x[0], x[1]], 2))

@@ -73,6 +73,15 @@ def test_fills_reach_exactly_the_rows_of_a_size(mixed):
     assert [7, 7, 7, 7, *[5] * 4] == mixed.tensors()["ids"].tolist()
 
 
+def test_a_probe_fills_what_is_declared_for_it(field, arena_of):
+    """Where a buffer says nothing of probes, its rows are as in a warm-up; none beyond the size is touched."""
+    arena = arena_of(field("lens", pad=1, warm=2, probe=64), field("ids", pad=7))
+    arena.fill_probe(3)
+    assert ([64, 64, 64, 1], [7] * 4) == tuple(arena.tensors()[name].tolist() for name in ("lens", "ids"))
+    arena.fill_warm(3)
+    assert [2, 2, 2, 1] == arena.tensors()["lens"].tolist()
+
+
 @pytest.mark.parametrize("leaves", [None, ValueError, KeyboardInterrupt])
 def test_saved_contents_come_back_on_every_exit(field, arena_of, contents, leaves):
     """A late capture disturbs no row that the engine wrote in place, NaN included, even when it fails."""

@@ -123,6 +123,13 @@ def test_names_become_numbers():
     assert ((), 0, None, None, 3) == (other.shape, other.pad, other.column_pad, other.warm, other.rows_per_request)
 
 
+@pytest.mark.parametrize(("word", "context", "value"), [("context", 4096, 4096), ("context", 0, None), (17, 4096, 17)])
+def test_a_probes_value_may_be_the_context(word, context, value):
+    """The geometry's, if it is known; else rows are as in a warm-up."""
+    (lens,) = resolve(buffer("lens", warm=1, probe=word), context=context)
+    assert value == lens.probe
+
+
 def test_a_grouped_buffer_is_one_field_per_group():
     """Each group has its own width, and a label of its own."""
     fields = resolve(buffer("tables", shape=("pages",), grouped=True), extents={"pages": {"full": 8, "window": 2}})
@@ -208,6 +215,7 @@ def test_what_a_geometry_lacks_is_named(declared, geometry, message):
         ({"dtype": "float8_e4m3fn", "pad": Pad(value=float("inf"))}, "torch.float8_e4m3fn cannot hold its pad inf"),
         ({"shape": (2,), "column_pad": 2**40}, "torch.int32 cannot hold its column pad 1099511627776"),
         ({"warm": -(2**40)}, "torch.int32 cannot hold its warm-up value -1099511627776"),
+        ({"probe": 2**40}, "torch.int32 cannot hold its value for probes 1099511627776"),
         ({"pad": Pad()}, "buffer 'b': its pad must be a number, not None"),
         ({"dtype": "int"}, "cannot hold"),
         ({"dtype": "floaty"}, "buffer 'b': torch has no dtype 'floaty'"),

@@ -15,6 +15,7 @@ from tsgraph.errors import CallerError
 from tsgraph.reference import DecoderConfig, trial
 from tsgraph.reference.constraint import JsonGrammar
 from tsgraph.reference.proof import Flip
+from tsgraph.reference.rows import RunningRows
 
 SMALL = ("demo", "--backend", "emulated", "--requests", "2")
 
@@ -91,6 +92,29 @@ def test_an_unusable_schema_is_exit_status_2(capsys: pytest.CaptureFixture[str],
     """Named with the reason, without a traceback."""
     assert 2 == main([*SMALL, "--json-schema", str(tmp_path / "nowhere")])
     assert "nowhere cannot be read" in capsys.readouterr().err
+
+
+def test_slots_may_be_verified_one_by_one(capsys: pytest.CaptureFixture[str]):
+    """What was checked, of which slots, and what came of it is in the document."""
+    assert 0 == main([*SMALL, "--verify", "--json"])
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["verification"]["ok"]
+    assert ["default/2", "default/1"] == figures["verification"]["slots"]
+
+
+def test_a_finding_is_exit_status_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Planted: a number that the slots have baked in is another one afterwards, which no text that was served shows."""
+    plain: Callable[..., Any] = RunningRows.__call__
+
+    def moved(rows: Any, count: int) -> Any:
+        object.__setattr__(rows.parts.config.decoder, "norm_eps", 0.5)
+        return plain(rows, count)
+
+    monkeypatch.setattr(RunningRows, "__call__", moved)
+    assert 1 == main([*SMALL, "--verify"])
+    shown = capsys.readouterr().out
+    for word in ("output['logits']", "probe_constants", "DIFFERENT: NOT right: "):
+        assert word in shown
 
 
 @pytest.mark.parametrize("flag", ["--speculative", "--recurrent"])

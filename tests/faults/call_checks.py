@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.faults.bench import Bench, entry, require_replayable
 from tests.faults.histories import Rows, Sources, Turn
 from tests.faults.rig import require
-from tests.faults.shape import Shape
+from tests.faults.shape import Shape, shipped_law
 from tsgraph import assembly
 from tsgraph.dispatch.decision import Dispatch
 from tsgraph.dispatch.peers import Peers
@@ -21,7 +21,6 @@ from tsgraph.dispatch.sizes import capture_sizes
 from tsgraph.errors import BadBatch, SpecError
 from tsgraph.keys import Mode, RankCounts, SlotKey
 from tsgraph.runtime import GraphRuntime
-from tsgraph.spec.load import load_spec
 
 # -- where a step goes -------------------------------------------------------------------------------------------------
 
@@ -143,7 +142,7 @@ size_lists = st.tuples(st.lists(st.integers(-1, 12), max_size=4), st.integers(1,
 def check_sizes(case: tuple[list[int], int]) -> None:
     """Lists that do not increase are refused; defaults always reach the largest batch, within the cap (R1)."""
     asked, rows = case
-    sizes = load_spec("decode").sizes
+    sizes = shipped_law("decode").sizes
     sound = bool(asked) and all(size > 0 for size in asked) and sorted(set(asked)) == asked
     try:
         capture_sizes(sizes, rows, asked)

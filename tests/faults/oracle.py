@@ -130,11 +130,7 @@ class OneTurn:
         return {name: leaf.clone() for name, leaf in outputs.items()}
 
     def _run_padded(self, **words: Any) -> Outputs:
-        """An eager step through the static buffers, with what a replay does around it."""
-        self.rig.parts.comm.restore()
         outputs: Outputs = self.rig.runtime.eager(padded_to=self.size, **words)
-        with torch.inference_mode():
-            self.rig.parts.recurrent.update(outputs, self.live)
         return outputs
 
     # -- promises ------------------------------------------------------------------------------------------------------

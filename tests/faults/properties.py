@@ -10,13 +10,14 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.faults import call_checks, capture_checks, queue_checks
+from tests.faults import call_checks, capture_checks, queue_checks, standing_checks
 from tests.faults.call_checks import Call, Intake, Route
 from tests.faults.capture_checks import Misbehaviour
 from tests.faults.histories import SHAPES, History, Turn, histories
 from tests.faults.oracle import serve_history
 from tests.faults.rig import Rig
 from tests.faults.shape import Shape
+from tests.faults.standing_checks import WEIGHTS, Move
 from tsgraph.keys import Mode
 from tsgraph.testing.faults import Fault
 
@@ -268,6 +269,34 @@ PROPERTIES: tuple[Property[Any], ...] = (
             "eager_mask_unbound": (("serve", 3),),
         },
         most=20,
+    ),
+    Property(
+        "recorded memory",
+        ("S1",),
+        standing_checks.moves(),
+        standing_checks.check_move,
+        {
+            "guard_skips_parts": Move("sampler"),
+            "sweep_stuck": Move(WEIGHTS - 1),
+            "refresh_unchecked": Move("refresh"),
+        },
+        most=20,
+    ),
+    Property(
+        "outputs that are kept",
+        ("S2",),
+        st.sampled_from(sorted(standing_checks.USES)),
+        standing_checks.check_kept,
+        {"lease_never_ends": "whole", "views_unleased": "view"},
+        most=6,
+    ),
+    Property(
+        "one call at a time",
+        ("S3",),
+        st.sampled_from(sorted(standing_checks.CALLS)),
+        standing_checks.check_alone,
+        _one("wake", "way_barred_by_errors", "calls_inside_calls", "replay_inside_recording"),
+        most=6,
     ),
     Property(
         "rows, pads and state",

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.faults.rig import require
+from tests.faults.shape import shipped_law
 from tsgraph.errors import BadBatch, RuleViolation
 from tsgraph.grammar.tickets import Ticket, TicketQueue
 from tsgraph.keys import Batch, Geometry, Mode
 from tsgraph.protocols.null import NullGrammar
 from tsgraph.runtime import GraphRuntime
-from tsgraph.spec.load import load_spec
 
 SIZES, MOST = (1, 2, 4), 6
 Burning = Literal["", "early", "late", "recording"]
@@ -67,7 +67,7 @@ class Engine:
 
     @runtime.default
     def _build(self) -> GraphRuntime:
-        law = attrs.evolve(load_spec("decode"), outputs={})
+        law = attrs.evolve(shipped_law("decode"), outputs={})
         ids = attrs.evolve(law.buffers["input_ids"], per="request", rules=())
         return GraphRuntime(
             attrs.evolve(law, buffers={"ids": attrs.evolve(ids, name="ids")}),

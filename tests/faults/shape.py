@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import attrs
@@ -23,6 +24,9 @@ DUMMY_SLOT = 0
 CONVENTIONS = ("paged_groups", "flat_groups")
 
 SpecName = Literal["decode", "speculative"]
+
+shipped_law = functools.cache(load_spec)
+"""A shipped spec, read once."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,10 +87,7 @@ class Shape:
     @property
     def neutral(self) -> Spec:
         """The spec as it is shipped, with an output more that tells how many keys a row saw."""
-        law = load_spec(self.spec)
-        outputs = {**law.outputs, "scanned": attrs.evolve(law.outputs["accept_lengths"], name="scanned")}
-        outputs["draft"] = attrs.evolve(outputs["scanned"], name="draft")
-        return attrs.evolve(_warmed_once(law), outputs=outputs)
+        return _neutral(self.spec)
 
     @property
     def law(self) -> Spec:
@@ -95,6 +96,14 @@ class Shape:
         changed = {name: attrs.evolve(law.buffers[name], pad=Pad(value=value)) for name, value in self.pads}
         columns = {name: attrs.evolve(law.buffers[name], column_pad=value) for name, value in self.column_pads}
         return attrs.evolve(law, buffers={**law.buffers, **changed, **columns})
+
+
+@functools.cache
+def _neutral(name: SpecName) -> Spec:
+    law = shipped_law(name)
+    outputs = {**law.outputs, "scanned": attrs.evolve(law.outputs["accept_lengths"], name="scanned")}
+    outputs["draft"] = attrs.evolve(outputs["scanned"], name="draft")
+    return attrs.evolve(_warmed_once(law), outputs=outputs)
 
 
 def _warmed_once(law: Spec) -> Spec:

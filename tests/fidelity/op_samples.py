@@ -71,14 +71,22 @@ def database() -> Sequence[Any]:
     """Torch's entries, one for each operator and way to call it."""
     with _without_its_traces():
         from torch.testing._internal import common_methods_invocations as source
+        from torch.testing._internal import common_utils
         from torch.testing._internal.custom_op_db import custom_op_db
+        from torch.testing._internal.opinfo import core
     vars(source)["wrapper_set_seed"] = _call  # entries with random numbers would seed inside: the caller does that here
+    for module in (common_utils, core):
+        vars(module)["extract_test_fn"] = _no_test  # it reads the whole stack's sources, for each draw
     lists = [getattr(source, f"foreach_{kind}_op_db") for kind in ("unary", "binary", "pointwise", "reduce", "other")]
     return tuple(chain(source.op_db, *lists, custom_op_db))
 
 
 def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
+
+
+def _no_test() -> None:
+    """The test of torch that draws: none."""
 
 
 @attrs.frozen
@@ -130,7 +138,7 @@ def _calls(variants: list[_Variant], drawn: list[tuple[int, Any]], dtype: str) -
 
 def _draw(entry: Any, dtype: torch.dtype, limit: int, salt: int) -> list[tuple[int, Any]]:
     with _random_as_it_was():
-        for start in (random.seed, np.random.seed, torch.manual_seed):
+        for start in (random.seed, np.random.seed, torch.default_generator.manual_seed):
             start(zlib.crc32(f"{entry.formatted_name} {dtype} {salt}".encode()))
         drawn = list(enumerate(entry.sample_inputs(torch.device("cpu"), dtype, requires_grad=False, set_seed=False)))
     step = max(1, -(-len(drawn) // limit))

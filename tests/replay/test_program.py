@@ -142,3 +142,13 @@ def test_a_replay_makes_no_lifecycle_change_and_no_event(runtime):
     before = (slot.state, slot.history)
     serve(runtime)
     assert (before, []) == ((slot.state, slot.history), heard)
+
+
+@pytest.mark.parametrize("parts", [{}, {"recurrent": NullRecurrent()}], ids=["alone", "with a collaborator"])
+@pytest.mark.parametrize("inference", [True, False])
+def test_a_replay_gives_the_same_in_every_mode(backend, parts, inference):
+    """Outputs are inference tensors without gradients, whether or not torch's mode had to be changed for somebody."""
+    runtime = build(backend, **parts)
+    with torch.inference_mode(mode=inference):
+        returned = [runtime(ids=IDS), runtime(ids=IDS)]
+    assert [([2, 3, 4], True, False)] * 2 == [(r.tolist(), r.is_inference(), r.requires_grad) for r in returned]

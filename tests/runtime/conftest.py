@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import attrs
 import pytest
 import torch
@@ -12,15 +10,6 @@ from tsgraph.buffers.contract import Fixed, Rows, State
 from tsgraph.runtime import GraphRuntime
 
 PAGES, WIDTH = 16, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected():
-    """Everything alive is frozen once, so that the collections around each capture have little to walk."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @attrs.define(eq=False)

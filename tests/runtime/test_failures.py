@@ -1,5 +1,6 @@
 """A capture that fails anywhere leaves everything else as it was, and the next one works."""
 
+import contextlib
 import gc
 
 import pytest
@@ -145,6 +146,28 @@ def test_a_step_that_fails_inside_its_recording_names_the_cause(backend, where):
     assert ("failed", before) == (slot.state, globals_now(backend))
     assert ("inside the recording" if where == "python" else "item") in slot.cause.detail
     assert [2] == runtime(ids=torch.tensor([1])).tolist()
+
+
+def test_a_spoilt_recording_serves_nothing_though_its_error_was_swallowed(backend):
+    """Fault L5: what made the recording invalid is an error at its end; the slot serves eagerly until it is mended."""
+    spoils = [True]
+
+    def step(ids):
+        if is_capturing() and spoils:
+            with contextlib.suppress(RuntimeError):
+                torch.ones(2, device=ids.device).sum().item()
+        return ids + 1
+
+    runtime = GraphRuntime.for_step(
+        step, inputs={"ids": Rows(torch.int64, pad=0)}, sizes=(2,), outputs="request", backend=backend
+    )
+    runtime.capture()
+    slot, done = runtime.slots["default", 2], runtime.step(ids=IDS[:2])
+    assert ("failed", None) == (slot.state, slot.graph)
+    assert (Reason.SLOT_FAILED, [2, 3]) == (done.decision.reason, done.outputs.tolist())
+    spoils.clear()
+    runtime.wake()
+    assert ("replayable", [2, 3]) == (slot.state, runtime(ids=IDS[:2]).tolist())
 
 
 def test_memory_comes_back_after_failures(backend):

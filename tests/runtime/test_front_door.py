@@ -307,3 +307,13 @@ def test_a_slot_draws_its_lifecycle_with_its_state_marked(engine, backend):
     assert "    class replayable current" in slot.diagram().splitlines()
     runtime.invalidate("the weights moved")
     assert "    class stale current" in slot.diagram().splitlines()
+
+
+def test_receipts_are_of_what_is_recorded(engine, backend):
+    """One for each slot that holds a recording; none after a release."""
+    runtime = engine.runtime(backend)
+    assert {} == runtime.receipts()
+    runtime.capture()
+    assert {slot.key: slot.receipt for slot in runtime.slots.values()} == runtime.receipts()
+    runtime.release()
+    assert {} == runtime.receipts()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils import _pytree as pytree
 
 from tsgraph.errors import ContractViolation
 from tsgraph.slots.outputs import OutputMarks
@@ -85,3 +86,30 @@ def test_live_rows_come_out_whatever_the_size(rows, tpr, data):
     returned = (torch.arange(rows), torch.arange(rows * tpr))
     requests, tokens = OutputMarks(("request", "token")).bind(returned, rows=rows, tokens=rows * tpr).cut(live)
     assert (list(range(live)), list(range(live * tpr))) == (requests.tolist(), tokens.tolist())
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        torch.zeros(4),
+        (torch.zeros(4), None),
+        Pair(torch.zeros(4), torch.zeros(4)),
+        {"a": torch.zeros(4), "b": None},
+        [torch.zeros(4), torch.zeros(4)],
+        {"a": [torch.zeros(4)], "b": {"c": (torch.zeros(4),)}},
+    ],
+    ids=["leaf", "tuple", "named", "dict", "list", "nested"],
+)
+def test_each_call_gets_containers_of_its_own_with_the_same_views(returned):
+    """What a caller does to a dict or list that it got, the next does not see; no view is made twice."""
+    outputs = OutputMarks("request").bind(returned, rows=4, tokens=4)
+    first, again = outputs.cut(3), outputs.cut(3)
+    assert type(returned) is type(first)
+    assert list(map(id, pytree.tree_leaves(first))) == list(map(id, pytree.tree_leaves(again)))
+    for got in (first, first["b"] if isinstance(first, dict) else None):
+        if isinstance(got, dict | list):
+            got.clear()
+    assert pytree.tree_structure(again) == pytree.tree_structure(outputs.cut(3))
+    assert [len(leaf) for leaf in pytree.tree_leaves(outputs.cut(3)) if leaf is not None] == [
+        3 for leaf in pytree.tree_leaves(returned) if leaf is not None
+    ]

@@ -20,15 +20,6 @@ SPECS = ("decode", "speculative", "reference")
 VALUE_RULES = {rule.id: rule for rule in load_spec("decode").value_rules}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def collected():
-    """What is alive is frozen once, so that the collections around each capture have little to walk."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def engines():
     """No engine outlives the fault that it was built with."""

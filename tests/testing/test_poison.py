@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
@@ -15,8 +14,8 @@ from hypothesis import given, settings
 
 from tests.runtime.conftest import PAGES, ToyEngine
 from tests.runtime.test_padding import batches, sources_of
+from tsgraph.backends.emulated import staging
 from tsgraph.buffers.contract import Fixed, Rows
-from tsgraph.buffers.staging import Cut, TableCut
 from tsgraph.errors import BadBatch
 from tsgraph.keys import Decision, Mode, Reason
 from tsgraph.protocols.backend import Backend
@@ -36,15 +35,6 @@ REQUESTS = [
     )
     for i in range(5)
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected() -> Iterator[None]:
-    """Everything alive is frozen once, so that the collections around each capture have little to walk."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def test_the_reference_engine_is_the_same_under_poison(backend: Backend):
@@ -125,12 +115,7 @@ def ids(*values: int) -> torch.Tensor:
 
 def test_a_tail_that_is_not_staged_is_seen(monkeypatch: pytest.MonkeyPatch):
     """A step that reads its pad rows is right by luck while they hold their pads from the beginning."""
-
-    def write_head(cut: Cut, source: torch.Tensor | None) -> None:
-        if source is not None and cut.head is not None:
-            cut.copy(cut.head, source)
-
-    monkeypatch.setattr(Cut, "write", write_head)
+    monkeypatch.setattr(staging, "_fill_tail", lambda target, rows, pad: None)
     runtime = captured(lambda ids: ids + ids.amin())
     assert [7, 8, 9] == runtime(ids=ids(7, 8, 9)).tolist()
     with poison(runtime):
@@ -139,11 +124,7 @@ def test_a_tail_that_is_not_staged_is_seen(monkeypatch: pytest.MonkeyPatch):
 
 def test_columns_that_are_not_staged_are_seen(monkeypatch: pytest.MonkeyPatch):
     """A table narrower than its buffer is right by luck while nothing wider came before."""
-
-    def copy_body(cut: TableCut, head: torch.Tensor, source: torch.Tensor) -> None:
-        head[..., : source.shape[-1]].copy_(source)
-
-    monkeypatch.setattr(TableCut, "copy", copy_body)
+    monkeypatch.setattr(staging, "_fill_margin", lambda target, rows, columns, pad: None)
     runtime = captured(lambda table: table.sum(-1), {"table": Rows(torch.int64, shape=(4,), pad=0, column_pad=0)})
     assert [3, 5] == runtime(table=torch.tensor([[1, 2], [2, 3]])).tolist()
     with poison(runtime):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tsgraph.buffers import staging
+from tsgraph.backends.emulated import staging as kernel
 from tsgraph.buffers.contract import Rows, State
 from tsgraph.runtime import GraphRuntime
 from tsgraph.slots.outputs import Outputs
@@ -18,7 +18,7 @@ SHORT = settings(max_examples=5, stateful_step_count=15, derandomize=True, datab
 GATE = settings(max_examples=100, stateful_step_count=20, derandomize=True, database=None, deadline=None)
 
 
-def make_runtime(pad=0):
+def make_runtime(pad=0, **policy):
     """Accounts with running totals; pad rows pay into `pad`."""
     totals = torch.zeros(9)
 
@@ -33,6 +33,7 @@ def make_runtime(pad=0):
         outputs="request",
         sizes=(2, 4),
         backend="emulated",
+        policy=policy,
         observers=(),
     )
 
@@ -48,12 +49,8 @@ def hasty(monkeypatch):
     monkeypatch.setattr(shrink, "SECONDS", 1.0)
 
 
-def _tail_stays(self, source):
-    self.copy(self.head, source if source is not None else self.origin)
-
-
 FAULTS = {
-    "a tail is stale": (staging.Cut, "write", _tail_stays),
+    "a tail is stale": (kernel, "_fill_tail", lambda *_: None),
     "outputs are not cut": (Outputs, "cut", lambda self, live: self.leaves[0]),
 }
 
@@ -61,6 +58,12 @@ FAULTS = {
 def test_right_step_passes():
     """Nothing is found behind a runtime whose pads point at a sink."""
     fuzz(make_runtime, VALUES, SHORT)
+
+
+@pytest.mark.parametrize("policy", ["eager", "raise"])
+def test_right_step_passes_with_slots_captured_on_demand(policy):
+    """Nor where a step has the slot captured that it wants, however often slots are released, woken and stale."""
+    fuzz(lambda: make_runtime(capture="lazy", on_capture_failure=policy, freeze_gc=False), VALUES, SHORT)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

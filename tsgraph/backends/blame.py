@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import traceback
 import types
@@ -16,6 +17,7 @@ _MACHINERY = (
     str(Path(torch.__file__).parent),
     str(_HOME / "backends"),
     str(_HOME / "buffers"),
+    str(_HOME / "receipts"),
     str(_HOME / "testing" / "cuda"),
     contextlib.__file__,
     copy.__file__,
@@ -40,6 +42,7 @@ def failing_line(error: BaseException) -> str:
     return lines[-1] if lines else "an unknown line"
 
 
+@functools.lru_cache(maxsize=4096)  # a recording asks of the same few frames for every operator
 def _is_users(code: types.CodeType) -> bool:
     """What was given to `exec`, `python -c` or a prompt is. Methods in a string are generated, as by dataclasses."""
     generated = code.co_filename == "<string>" and code.co_name.startswith("__")

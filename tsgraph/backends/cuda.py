@@ -10,17 +10,19 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
 import attrs
 import torch
 
-from tsgraph.backends import hostfunc
+from tsgraph.backends import driver, hostfunc, kernels
 from tsgraph.backends.blame import failing_line
+from tsgraph.backends.stager import Feed, Stager
 from tsgraph.backends.turns import Claim, HostFunction, Turns, land
+from tsgraph.backends.workspaces import own_workspaces
 from tsgraph.errors import BadBatch, CaptureUnsupported, InternalError
-from tsgraph.protocols.backend import Memory, Pool
+from tsgraph.protocols.backend import GraphNode, Lane, Memory, Pool
 
 
 def _forbidden(error: RuntimeError) -> bool:
@@ -53,6 +55,15 @@ class CudaReady:
         return bool(self.event.query())
 
 
+def _segment_counts() -> object:
+    """What changes whenever the allocator takes memory or gives it back; None where torch does not say."""
+    try:
+        counts = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]
+        return counts["allocated"], counts["freed"]
+    except (KeyError, AttributeError):
+        return None
+
+
 class CudaPool:
     """The private pools of torch's caching allocator that one runtime's graphs live in: one, as long as all goes well.
 
@@ -64,13 +75,25 @@ class CudaPool:
         self._handles: list[Any] = []
         self._graphs: WeakSet[CudaGraph] = WeakSet()
         self._broken = False
+        self._known: tuple[object, list[range]] = (None, [])
 
     @property
     def bytes(self) -> int:
         """Bytes of the segments that the pool holds. Walks the allocator: not for the hot path."""
+        return sum(map(len, self._segments()))
+
+    def holds(self, address: int) -> bool:
+        """Whether `address` lies in a segment of the pool. Walks the allocator where that has changed since."""
+        now = _segment_counts()
+        if now is None or now != self._known[0]:
+            self._known = (now, self._segments())
+        return any(address in segment for segment in self._known[1])
+
+    def _segments(self) -> list[range]:
+        """The addresses of its segments."""
         handles = {tuple(handle) for handle in self._handles}
-        segments = torch.cuda.memory_snapshot()
-        return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) in handles)
+        mine = [s for s in torch.cuda.memory_snapshot() if tuple(s.get("segment_pool_id", ())) in handles]
+        return [range(s["address"], s["address"] + s["total_size"]) for s in mine]
 
     def handle(self) -> Any:
         """The pool to record into now."""
@@ -94,17 +117,21 @@ class CudaPool:
 
 @attrs.define(eq=False, weakref_slot=True)
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph`, by how much it grew its pool, and the host functions in it."""
+    """A `torch.cuda.CUDAGraph`, by how much it grew its pool, the host functions in it, and what the driver tells."""
 
     pool: CudaPool
     turns: Turns
     functions: list[HostFunction] = attrs.field(factory=list)
     graph: torch.cuda.CUDAGraph = attrs.field(factory=lambda: torch.cuda.CUDAGraph())  # noqa: PLW0108 - the class of now
     bytes: int = 0
+    listing: tuple[GraphNode, ...] | None = None
+    feed: Feed | None = None
 
     def replay(self) -> None:
         """Launch on the caller's current stream. Raises: HostFunctionFailed for earlier work, and nothing is run."""
         hostfunc.refuse_inside("a replay")
+        if self.feed is not None:
+            self.feed.offer()
         turn = self.turns.begin(self.functions)
         try:
             self.graph.replay()
@@ -112,12 +139,15 @@ class CudaGraph:
             if turn is not None:
                 self.turns.cancel(turn, error)
             raise
+        if self.feed is not None:
+            self.feed.taken()
 
     def release(self) -> None:
         """Destroy the graph; its share of the pool can be reused at once. Turns under way keep host functions."""
         self.pool.leave(self)
         self.graph.reset()
         self.functions.clear()
+        self.feed = None
         _destroy_dropped()
         land()
 
@@ -236,7 +266,7 @@ class CudaBackend:
             )
         _destroy_dropped()
         recording, before = CudaGraph(pool, self._turns), pool.bytes
-        with self.side_stream():
+        with self.side_stream(), own_workspaces(self._stream.cuda_stream):
             handle = pool.handle()
             recording.graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             try:
@@ -248,6 +278,7 @@ class CudaBackend:
                 if isinstance(error, RuntimeError) and _forbidden(error):
                     raise _refuse(error) from error
                 raise
+            recording.listing = driver.list_nodes(self._stream.cuda_stream)  # while it can still be asked for
             self._end(recording, handle)
         recording.bytes = pool.bytes - before
 
@@ -322,6 +353,11 @@ class CudaBackend:
             self._turns.cancel(turn, error)
             raise
 
+    def stager(self, lanes: Sequence[Lane], rows: int, *, reads: Literal["ring", "landing"] = "ring") -> Stager:
+        """What brings rows into `lanes` by a kernel of its own. Raises: CaptureUnsupported without NVRTC or driver."""
+        kernel = kernels.load(self, len(lanes))
+        return Stager(lanes, rows, self, kernel, lambda: self._recording, reads)
+
     def synchronize(self) -> None:
         """Wait for all work of the device. Raises what asynchronous work raised, host functions' errors included."""
         hostfunc.refuse_inside("a synchronisation")
@@ -340,8 +376,13 @@ class CudaBackend:
         """Give cached memory back to the driver."""
         torch.cuda.empty_cache()
 
+    @property
+    def allocated(self) -> int:
+        """Bytes that live tensors take."""
+        return int(torch.cuda.memory_allocated(self.device))
+
     def memory(self) -> Memory:
         """Bytes now."""
         free, total = torch.cuda.mem_get_info(self.device)
-        allocated = torch.cuda.memory_allocated(self.device)
-        return Memory(free=free, total=total, allocated=allocated, pooled=sum(pool.bytes for pool in self._pools))
+        pooled = sum(pool.bytes for pool in self._pools)
+        return Memory(free=free, total=total, allocated=self.allocated, pooled=pooled)

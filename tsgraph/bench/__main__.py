@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tsgraph.bench import host_functions, replay
+from tsgraph.bench import capture, decode, grammar, growth, host, host_functions, page, replay, staging
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tsgraph.bench", description="Benchmarks of tsgraph.")
     subparsers = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for benchmark in (replay, host_functions):
+    for benchmark in (host, staging, capture, growth, decode, replay, host_functions, grammar, page):
         benchmark.add(subparsers)
     args = parser.parse_args(argv)
     exit_code: int = args.run(args)

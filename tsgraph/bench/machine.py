@@ -14,10 +14,16 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def describe_machine() -> str:
-    """Processor, cores, threads that torch uses, and versions, in one line."""
+    """Processor, cores, threads that torch uses, the GPU if there is one, and versions, in one line."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, tsgraph {__version__}"
-    return f"{processor()}, {cores} cores, torch on {threads}; {versions}"
+    return f"{_gpu()}{processor()}, {cores} cores, torch on {threads}; {versions}"
+
+
+def _gpu() -> str:
+    if not torch.cuda.is_available():
+        return ""
+    return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda}), "
 
 
 def processor(listing: Path = _CPUS) -> str:

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from tsgraph.backends.emulated.graph import EmulatedGraph
 from tsgraph.bench.machine import describe_machine
-from tsgraph.bench.pairs import Pairs, time_pairs
+from tsgraph.bench.report import count
+from tsgraph.bench.turns import Timings, time_turns
 from tsgraph.reference import EngineConfig, Parts, graph_runtime
 
 SAYS = "emulated replay of the reference decoder's decode step against its eager step on the same inputs"
@@ -25,16 +26,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the `replay` benchmark."""
     parser = subparsers.add_parser("replay", help=SAYS, description=SAYS)
     parser.add_argument(
-        "--turns", type=_count, default=_TURNS, metavar="N", help=f"times that each is run (default: {_TURNS})"
+        "--turns", type=count, default=_TURNS, metavar="N", help=f"times that each is run (default: {_TURNS})"
     )
-    parser.add_argument("--rows", type=_count, default=_ROWS, metavar="N", help=f"rows at most (default: {_ROWS})")
+    parser.add_argument("--rows", type=count, default=_ROWS, metavar="N", help=f"rows at most (default: {_ROWS})")
     parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,12 +49,17 @@ class Measured:
 
     size: int
     nodes: int
-    pairs: Pairs
+    timings: Timings
 
     def cells(self) -> tuple[str, ...]:
         """A row of the table."""
-        replay, eager = (f"{seconds * 1e3:.2f}" for seconds in self.pairs.medians)
-        return str(self.size), str(self.nodes), eager, replay, f"{self.pairs.ratio:.2f}"
+        eager, replay = (f"{self.timings.median(way) * 1e3:.2f}" for way in ("eager", "replay"))
+        return str(self.size), str(self.nodes), eager, replay, f"{self.ratio:.2f}"
+
+    @property
+    def ratio(self) -> float:
+        """What a replay takes for each second of an eager step."""
+        return self.timings.ratio("replay", "eager")
 
 
 def measure_slots(config: EngineConfig, turns: int) -> Iterator[Measured]:
@@ -69,5 +69,5 @@ def measure_slots(config: EngineConfig, turns: int) -> Iterator[Measured]:
     for slot in sorted(runtime.slots.values(), key=lambda slot: slot.key.size):
         graph = cast(EmulatedGraph, slot.graph)
         with torch.inference_mode():
-            pairs = time_pairs(graph.replay, partial(parts.step, slot.batch), turns)
-        yield Measured(slot.key.size, len(graph.nodes), pairs)
+            timings = time_turns({"replay": graph.replay, "eager": partial(parts.step, slot.batch)}, turns)
+        yield Measured(slot.key.size, len(graph.nodes), timings)

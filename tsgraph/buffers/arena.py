@@ -80,6 +80,13 @@ class Arena:
         for field in self.fields:
             self.head(field, size).fill_(field.pad if field.warm is None else field.warm)
 
+    def fill_probe(self, size: int) -> None:
+        """The same for the second recording of a probe: lengths, say, that are longer."""
+        self.fill_warm(size)
+        for field in self.fields:
+            if field.probe is not None:
+                self.head(field, size).fill_(field.probe)
+
     @contextmanager
     def saved(self) -> Iterator[None]:
         """Put the contents of every buffer back on every exit: a late capture disturbs no row written in place."""

@@ -11,8 +11,8 @@ such launches. What those return is taken for memory of the warm-up's own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Self
 
 import attrs
@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tsgraph.backends.blame import user_line
+from tsgraph.backends.opaque import compiled_regions
 from tsgraph.buffers.owners import Owners, storage_address
 from tsgraph.errors import ContractViolation
 
@@ -49,6 +50,8 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     writes = writes_of(operator)
     trains = writes.flag is None or bool(_argument(writes.flag, args, kwargs))
     places = writes.always + (writes.statistics if trains else ())
+    if not places:
+        return []
     return _tensors([_argument(place, args, kwargs) for place in places])
 
 
@@ -113,7 +116,7 @@ class WriteAudit(TorchDispatchMode):
     def __enter__(self) -> Self:
         self.owners.refresh()
         self._own.clear()
-        self._patches.enter_context(_compiled_regions(self._run_compiled))
+        self._patches.enter_context(compiled_regions(self._run_compiled))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -152,7 +155,7 @@ class WriteAudit(TorchDispatchMode):
         elif not str(func).startswith("aten.set_"):  # set_ gives a tensor other memory, which may be anyone's
             self._own |= _addresses(result) - given
 
-    def _run_compiled(self, call: Callable[[], Any], inputs: Any) -> Any:
+    def _run_compiled(self, _: Any, call: Callable[[], Any], inputs: Any) -> Any:
         given, outer, self._inside_compiled = _addresses(inputs), self._inside_compiled, True
         try:
             result = call()
@@ -176,23 +179,3 @@ class WriteAudit(TorchDispatchMode):
 
 def _addresses(tree: Any) -> set[int]:
     return {storage_address(tensor) for tensor in _tensors(tree)}
-
-
-@contextmanager
-def _compiled_regions(run: Callable[[Callable[[], Any], Any], Any]) -> Iterator[None]:
-    """Route every call of code that Inductor compiled through `run(call, inputs)`.
-
-    Such code allocates without the dispatcher, so its buffers and outputs would look older than the block.
-    """
-    from torch._inductor.output_code import CompiledFxGraph
-
-    original = CompiledFxGraph.__call__
-
-    def routed(graph: Any, inputs: Any) -> Any:
-        return run(lambda: original(graph, inputs), inputs)
-
-    CompiledFxGraph.__call__ = routed  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        CompiledFxGraph.__call__ = original  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ import attrs
 import torch
 
 from tsgraph.errors import BadBatch, ContractViolation
-from tsgraph.keys import Geometry
+from tsgraph.keys import CALL_WORDS, Geometry
 from tsgraph.spec.model import Buffer, Pad, Per, Reader
 
 WHY_PADS = (
@@ -23,6 +23,7 @@ WHY_PADS = (
 )
 
 Warm = float | Literal["tokens_per_request"]
+Probe = float | Literal["context"]
 
 
 def _dimensions(shape: Iterable[int]) -> tuple[int, ...]:
@@ -58,6 +59,7 @@ class Rows:
     per: Per = "request"
     source: Literal["call", "engine"] = "call"
     warm: Warm | None = None
+    probe: Probe | None = None
     read_by: tuple[Reader, ...] = attrs.field(default=("graph",), converter=_readers)
     why: str = ""
 
@@ -82,6 +84,7 @@ class Rows:
             shape=self.shape,
             column_pad=self.column_pad,
             warm=self.warm,
+            probe=self.probe,
             read_by=self.read_by,
             source=self.source,
             why=self.why,
@@ -156,7 +159,8 @@ def _check_word(member: str, word: str, known: tuple[str, ...]) -> None:
 class Field:
     """One static tensor with every number filled in: `rows · rows_per_request` leading entries of `shape`.
 
-    `pad`, `column_pad` and `warm` are Python numbers that `dtype` can hold. `warm` None is the pad.
+    `pad`, `column_pad`, `warm` and `probe` are Python numbers that `dtype` can hold. `warm` None is the pad, `probe`
+    None is `warm`.
     """
 
     name: str
@@ -168,6 +172,7 @@ class Field:
     shape: tuple[int, ...] = ()
     column_pad: float | None = None
     warm: float | None = None
+    probe: float | None = None
     read_by: tuple[Reader, ...] = ("graph",)
     source: Literal["call", "engine"] = "call"
     mirrors: str | None = None
@@ -198,6 +203,9 @@ class _Resolver:
     geometry: Geometry
 
     def fields(self, buffer: Buffer) -> list[Field]:
+        if buffer.name in CALL_WORDS and buffer.source == "call":
+            hint = f"give it another name than {', '.join(CALL_WORDS)}"
+            raise BadBatch(f"buffer {buffer.name!r} is called like a word of a call", hint=hint)
         if buffer.column_pad is not None and not buffer.shape:
             raise BadBatch(f"buffer {buffer.name!r} has a column pad but no columns", hint="give it a shape")
         return [self._field(buffer, group) for group in self._groups(buffer)]
@@ -214,6 +222,7 @@ class _Resolver:
             pad=_held("pad", buffer.name, self._pad(buffer), dtype),
             column_pad=_optional("column pad", buffer.name, buffer.column_pad, dtype),
             warm=_optional("warm-up value", buffer.name, self._warm(buffer), dtype),
+            probe=_optional("value for probes", buffer.name, self._probe(buffer), dtype),
             read_by=buffer.read_by,
             source=buffer.source,
             mirrors=buffer.mirrors,
@@ -229,6 +238,10 @@ class _Resolver:
 
     def _warm(self, buffer: Buffer) -> float | None:
         return self.geometry.tokens_per_request if buffer.warm == "tokens_per_request" else buffer.warm
+
+    def _probe(self, buffer: Buffer) -> float | None:
+        """A context that nobody gave is no other number than in a warm-up."""
+        return self.geometry.context or None if buffer.probe == "context" else buffer.probe
 
     def _extent(self, buffer: Buffer, extent: int | str, group: str | None) -> int:
         size = extent if isinstance(extent, int) else self.geometry.extents.get(extent)

@@ -86,6 +86,9 @@ class Staging:
         self._fields = roots_first(arena.fields)
         self._plans: dict[int, Plan] = {}
 
+    def record(self) -> None:
+        """Copies are made before a replay: there is nothing to put into the graph."""
+
     def stage(self, live: int, sources: Mapping[str, Any]) -> None:
         """Check every source, then copy the `live` rows of each and pad the rows up to the slot's size.
 

@@ -68,6 +68,8 @@ class StateGuard:
         self._settle(watches)
 
     def _watch(self) -> list[Watch]:
+        if not self.states:
+            return []
         with torch.inference_mode():  # ordinary and inference tensors alike may be written in it (fault R3)
             return list(self._watches(self.backend.memory().free // COPY_SHARE))
 
@@ -121,6 +123,7 @@ class Copied:
     state: State
     now: torch.Tensor
     before: torch.Tensor
+    changed: list[int] | None = None
 
     @classmethod
     def of(cls, name: str, state: State) -> Copied:
@@ -129,14 +132,19 @@ class Copied:
         return cls(name, state, now, now.clone())
 
     def restore(self) -> None:
-        """Put every bit back."""
-        self.now.copy_(self.before)
+        """Put every bit back: in the rows that changed, where one has looked."""
+        if self.changed is None:
+            self.now.copy_(self.before)
+        elif self.changed:
+            rows = torch.tensor(self.changed, device=self.now.device)
+            self.now.index_copy_(0, rows, self.before.index_select(0, rows))
 
     def violation(self) -> ContractViolation | None:
         """The rows that are not as in the copy, unless all of the state is restored anyway."""
         if self.state.restore:
             return None
-        return _violation(self.name, self.state, _changed_rows(self.now, self.before), "they are restored")
+        self.changed = changed_rows(self.now, self.before)
+        return _violation(self.name, self.state, self.changed, "they are restored")
 
 
 @attrs.define(eq=False)
@@ -164,7 +172,7 @@ class Summed:
     def violation(self) -> ContractViolation | None:
         """The rows whose sums changed."""
         fate = "they cannot be restored, for the state is too large to copy into the memory that is free"
-        return _violation(self.name, self.state, _changed_rows(row_sums(self.now), self.before), fate)
+        return _violation(self.name, self.state, changed_rows(row_sums(self.now), self.before), fate)
 
 
 def _violation(name: str, state: State, changed: list[int], fate: str) -> ContractViolation | None:
@@ -205,12 +213,13 @@ def _packs(tensor: torch.Tensor, itemsize: int) -> bool:
     return per_word > 1 and tensor.stride(-1) == 1 and all(step % per_word == 0 for step in steps)
 
 
-def _changed_rows(now: torch.Tensor, before: torch.Tensor) -> list[int]:
-    changed: list[int] = []
+def changed_rows(now: torch.Tensor, before: torch.Tensor) -> list[int]:
+    """The rows in which two tensors of integers, of the same shape, differ."""
+    differs = torch.zeros(now.shape[:1], dtype=torch.bool, device=now.device)
     for start, stop in _row_chunks(now):
-        differs = now[start:stop].ne(before[start:stop]).reshape(stop - start, -1).any(1)
-        changed += (differs.nonzero().flatten() + start).tolist()
-    return changed
+        differs[start:stop] = now[start:stop].ne(before[start:stop]).reshape(stop - start, -1).any(1)
+    rows: list[int] = differs.nonzero().flatten().tolist()  # one wait for the device, however many chunks there are
+    return rows
 
 
 def row_sums(words: torch.Tensor) -> torch.Tensor:

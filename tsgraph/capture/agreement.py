@@ -24,6 +24,13 @@ def digest_of_recording(key: SlotKey, batch: Batch) -> int:
     return digest_of(tuple(key), words, sorted(batch.buffers))
 
 
+def all_fit(ranks: Ranks | None, fits: bool) -> bool:
+    """Whether graphs fit the budget on every rank: what one must capture anew, all do."""
+    if ranks is None or ranks.count == 1:
+        return fits
+    return ranks.settle("graphs fit the budget", fits, digest_of("budget"), SETTLE_SECONDS) == "agreed"
+
+
 def settle_plan(ranks: Ranks | None, keys: Sequence[SlotKey]) -> None:
     """Agree with the other ranks, if there are any, on which slots are captured, in which order.
 

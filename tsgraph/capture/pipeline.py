@@ -17,9 +17,11 @@ import torch
 
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.audit import WriteAudit
+from tsgraph.buffers.stagings import Stagings
 from tsgraph.buffers.state import StateGuard
 from tsgraph.capture.agreement import SETTLE_SECONDS, digest_of_recording
 from tsgraph.capture.drafting import Drafting
+from tsgraph.capture.laziness import Laziness
 from tsgraph.capture.mode import set_capturing
 from tsgraph.capture.setup import SetupWork
 from tsgraph.dispatch.peers import Peers
@@ -28,6 +30,7 @@ from tsgraph.grammar.tickets import require_claimed
 from tsgraph.keys import Batch
 from tsgraph.protocols.backend import Backend, Pool
 from tsgraph.protocols.collaborators import Attention, Communication, Grammar, Ranks, Sampler
+from tsgraph.receipts.recorder import Recorder
 from tsgraph.slots.outputs import OutputMarks
 from tsgraph.slots.slot import Slot
 from tsgraph.spec.model import Spec, Step
@@ -35,7 +38,10 @@ from tsgraph.spec.model import Spec, Step
 
 @attrs.define(eq=False, kw_only=True)
 class Engine:
-    """What a pipeline works with: the engine's step and collaborators, and the memory they share."""
+    """What a pipeline works with: the engine's step and collaborators, and the memory they share.
+
+    `probing`: rows hold what they hold in the second recording of a probe.
+    """
 
     step: Callable[[Batch], Any]
     backend: Backend
@@ -44,6 +50,8 @@ class Engine:
     marks: OutputMarks
     audit: Callable[[], WriteAudit] | None
     addresses: Callable[[], Mapping[str, int]]
+    recorder: Recorder
+    generations: Callable[[], Mapping[str, int]] = dict
     peers: Peers = attrs.field(factory=Peers)
     attention: Attention | None = None
     sampler: Sampler | None = None
@@ -52,6 +60,9 @@ class Engine:
     comm: Communication | None = None
     ranks: Ranks | None = None
     pool: Pool | None = None
+    probing: bool = False
+    stagings: Stagings = attrs.field(default=attrs.Factory(lambda self: Stagings(self.arena), takes_self=True))
+    laziness: Laziness = attrs.field(factory=Laziness)
 
     def forward(self, batch: Batch) -> Any:
         """One call of the engine's step, in inference mode like every path of the runtime."""
@@ -93,9 +104,12 @@ class SessionWork:
             gc.freeze()
 
     def thaw_gc(self) -> None:
-        """Let the collector work as before, and do what it left."""
-        self._thaw()
+        """Do what the collector left, then let it work as before.
+
+        In this order it looks at what was made since it was frozen, and not at every object of the process again.
+        """
         gc.collect()
+        self._thaw()
 
 
 @attrs.define(eq=False)
@@ -120,8 +134,9 @@ class Pipeline(SessionWork):
         self.engine.collaborator("sampler").prepare(self.slot.batch)
 
     def fill_lengths(self) -> None:
-        """Give every row what rows hold in a warm-up (R7)."""
-        self.engine.arena.fill_warm(self.slot.key.size)
+        """Give every row what rows hold in a warm-up (R7), or in a probe."""
+        fill = self.engine.arena.fill_probe if self.engine.probing else self.engine.arena.fill_warm
+        fill(self.slot.key.size)
 
     def bind_metadata(self) -> None:
         """Make the target's metadata views of static buffers, then the draft's."""
@@ -143,6 +158,7 @@ class Pipeline(SessionWork):
         """Run the step for real, on the capture stream; live state stays as it is (R12)."""
         with self.engine.backend.side_stream(), self.engine.guard.protected(), self._audited():
             self.engine.forward(self.slot.batch)
+        self.slot.warmed = True
         self._consumed()
 
     def _consumed(self) -> None:
@@ -183,12 +199,20 @@ class Pipeline(SessionWork):
         set_capturing(True)
 
     def record(self) -> None:
-        """Record the step, and bind what it returned."""
-        self.slot.addresses.update(self.engine.addresses())
-        with self.engine.backend.record(self._pool()) as graph:
-            returned = self.engine.forward(self.slot.batch)
-        self.slot.graph = graph
-        self.slot.outputs = self.engine.marks.bind(returned, rows=self.slot.batch.rows, tokens=self.slot.batch.tokens)
+        """Record the step, take the receipt of it, and bind what it returned."""
+        slot, pool, recorder = self.slot, self._pool(), self.engine.recorder
+        staging = self.engine.stagings.of(slot.key.size)
+        slot.addresses.update(self.engine.addresses())
+        slot.generations.update(self.engine.generations())
+        allocated = self.engine.backend.allocated
+        with self.engine.backend.record(pool) as graph, recorder.watch(pool, slot.batch) as watch:
+            staging.record()
+            returned = self.engine.forward(slot.batch)
+        slot.graph = graph
+        slot.outputs = self.engine.marks.bind(returned, rows=slot.batch.rows, tokens=slot.batch.tokens)
+        slot.receipt = recorder.take(slot.key, watch, graph, returned)
+        recorder.judge(slot.receipt)
+        self.engine.laziness.check(slot, returned, self.engine.backend.allocated - allocated)
 
     def _pool(self) -> Pool:
         if self.engine.pool is None:

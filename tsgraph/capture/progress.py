@@ -21,7 +21,10 @@ def track_capture(slots: Sequence[Slot], backend: Backend, console: Console | No
         TextColumn("{task.fields[memory]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        yield from slots  # asking for memory walks the allocator: not for nobody
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(slots), memory="")
         for slot in slots:
             progress.update(task, description=str(slot.key), memory=_memory(backend))

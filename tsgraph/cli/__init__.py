@@ -15,7 +15,7 @@ from typing import Any
 
 from tsgraph.errors import TsgraphError
 
-COMMANDS = ("demo", "spec")
+COMMANDS = ("demo", "receipt", "spec", "tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,6 +30,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--speculative", action="store_true", help="verify drafts of a smaller model, 4 tokens a step")
     parser.add_argument("--recurrent", action="store_true", help="half of the layers keep a state for each request")
     parser.add_argument("--json-schema", metavar="FILE", help="every other text must be JSON that this schema allows")
+    parser.add_argument(
+        "--verify", action="store_true", help="try every slot by itself, over garbage and other replays"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document with all figures")
 
 
@@ -46,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     prompts, penalties = load_prompts(args.prompts), any(parts.values())
     requests = requests_for(prompts, args.requests, penalties=penalties, grammar=grammar)
     with Console(stderr=True).status("capturing, serving, and running every replayed step again"):
-        trial = run_trial(requests, config_for(requests, device, **parts), backend=args.backend, grammar=grammar)
+        words = {"backend": args.backend, "grammar": grammar, "verify": args.verify}
+        trial = run_trial(requests, config_for(requests, device, **parts), **words)
     if args.json:
         print(json.dumps(trial.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -76,6 +80,8 @@ def _show(trial: Trial, console: Console) -> None:
     _show_completions(trial.completions, console)
     console.print(trial.table, soft_wrap=True)
     _show_figures(trial, console)
+    if trial.verification is not None:
+        console.print(trial.verification.table(console.width), soft_wrap=True)
     for fault in (*trial.proof.faults, *trial.invalid):
         console.print(f"  {fault}", style="red")
     for flip in (*trial.proof.flips, *trial.flips):
@@ -128,6 +134,8 @@ def _verdict(trial: Trial) -> str:
         return "not verified: no step was replayed"
     if trial.invalid:
         return "INVALID: texts do not keep their grammar"
+    if trial.verification is not None and not trial.verification.ok:
+        return f"DIFFERENT: {trial.verification.verdict}"
     if not trial.holds:
         return "DIFFERENT: replay and eager do not agree"
     flips = len(trial.proof.flips) + len(trial.flips)

@@ -13,8 +13,9 @@ from tsgraph.keys import Decision, Mode, RankCounts, Reason, SlotKey
 
 @attrs.frozen
 class Dispatch:
-    """What a decision depends on. `blocked` gives the reason of every slot that cannot be replayed now.
+    """What a decision depends on.
 
+    `blocked` gives the reason of every slot that cannot be replayed now, `causes` why some became so.
     With several `peers` a step uses a slot only if every rank decodes or idles and the size of the widest is known and
     not zero (R26): what one rank decides, all decide, since all know the same.
     """
@@ -24,6 +25,7 @@ class Dispatch:
     enabled: bool = True
     blocked: Mapping[SlotKey, Reason] = attrs.field(factory=dict)
     peers: Peers = attrs.field(factory=Peers)
+    causes: Mapping[SlotKey, str] = attrs.field(factory=dict)
 
     def table(self, variant: str) -> tuple[Decision, ...]:
         """The decision for 0, 1, … rows up to the largest size, for decode steps of `variant`."""
@@ -38,16 +40,24 @@ class Dispatch:
         counts: RankCounts | None = None,
     ) -> Decision:
         """Where a step of `rows` live rows goes. `counts`, checked: what all ranks bring; the widest decides (R27)."""
-        widest = self.peers.widest(counts)
-        wanted = rows if widest is None else widest
+        wanted = self._widest(rows, counts)
         refusal = self._refusal_of_mode(rows, mode) or self._refusal_of_ranks(counts) or self._refusal_of_size(wanted)
         if refusal is not None:
             return Decision(rows, rows, refusal)
-        key = SlotKey(variant, self._size(wanted))
+        key = self.key_of(rows, variant=variant, counts=counts)
         blocked = self.blocked.get(key)
         if blocked is not None:
-            return Decision(rows, rows, blocked, detail=f"slot {key}")
+            cause = self.causes.get(key, "")
+            return Decision(rows, rows, blocked, detail=f"slot {key}{cause and f': {cause}'}")
         return Decision(rows, key.size, Reason.EXACT if key.size == rows else Reason.PADDED, key)
+
+    def key_of(self, rows: int, *, variant: str, counts: RankCounts | None = None) -> SlotKey:
+        """The slot of a step that nothing but the slot itself can keep from it, whether it can be replayed or not."""
+        return SlotKey(variant, self._size(self._widest(rows, counts)))
+
+    def _widest(self, rows: int, counts: RankCounts | None) -> int:
+        widest = self.peers.widest(counts)
+        return rows if widest is None else widest
 
     def _refusal_of_mode(self, rows: int, mode: Mode) -> Reason | None:
         if not self.enabled:

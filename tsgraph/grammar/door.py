@@ -7,7 +7,8 @@ it. One that raises before its work is launched leaves the entry to be cancelled
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -60,6 +61,20 @@ class Door:
         self._feed("abandon")
         self.waiting = None
         return True
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Lay the entry that waits aside: forwards of the block have their own, pushed ahead of it."""
+        waiting, last = self.waiting, self._last
+        if waiting is not None:
+            self._feed("abandon")
+            self.waiting = None
+        try:
+            yield
+        finally:
+            self.waiting, self._last = waiting, last
+            if waiting is not None:
+                self._feed("push")
 
     def admit(self, kind: Kind) -> None:
         """Ask the rules that guard a serving of `kind`. Raises: RuleViolation, which names who pushed what waits."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
 
@@ -43,6 +43,33 @@ class Pool(Protocol):
     def bytes(self) -> int:
         """Bytes the pool holds now."""
 
+    def holds(self, address: int) -> bool:
+        """Whether `address` lies in memory that the pool holds now, in use or not. Not for the hot path."""
+
+
+@attrs.frozen
+class GraphNode:
+    """A node of a graph: its `kind` ("kernel", "memcpy", "memset", "host", …), its name, and the grid of a kernel.
+
+    `name` is empty and `grid` None where the device does not tell them.
+    """
+
+    kind: str
+    name: str = ""
+    grid: tuple[int, int, int] | None = None
+
+
+class HostCall(Protocol):
+    """A host function of a graph: what it is called, and the line that put it on its stream."""
+
+    @property
+    def name(self) -> str:
+        """Its qualified name."""
+
+    @property
+    def line(self) -> str:
+        """`file:line`."""
+
 
 class Graph(Protocol):
     """One recording. It is replayable from the moment the `record` context is left without an exception."""
@@ -50,6 +77,14 @@ class Graph(Protocol):
     @property
     def bytes(self) -> int:
         """Bytes by which this recording grew its pool."""
+
+    @property
+    def functions(self) -> Sequence[HostCall]:
+        """Its host functions, in the order in which they were put there."""
+
+    @property
+    def listing(self) -> tuple[GraphNode, ...] | None:
+        """Its nodes, in the order in which they were recorded; None where the device does not tell."""
 
     def replay(self) -> None:
         """Run what was recorded, on the same addresses, on the caller's current stream. Python does not run again.
@@ -77,6 +112,101 @@ class Branch(Protocol):
 
     def join(self) -> None:
         """Order the caller's current stream after everything that was put on the branch."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Lane:
+    """One static buffer, as what brings rows into it sees it.
+
+    `target` [rows · per_row, …]: contiguous, on the device. Rows that a call does not bring hold `pad`, columns (of the
+    last dimension) that it does not bring `column_pad`. Where a call brings no rows, those of the lane numbered
+    `mirrors` are taken; without one, live rows stay. `in_place`: a call never brings any.
+    """
+
+    name: str
+    target: torch.Tensor
+    per_row: int
+    pad: float
+    column_pad: float | None = None
+    mirrors: int | None = None
+    in_place: bool = False
+
+
+class Load(Protocol):
+    """What calls of one number of live rows bring, lane by lane. Made once, changed where a call differs."""
+
+    @property
+    def live(self) -> int:
+        """How many rows that is."""
+
+    @property
+    def rooms(self) -> Sequence[int]:
+        """Bytes from the beginning of a tray to the rows of each lane: dense, one line of columns after the other."""
+
+    @property
+    def words(self) -> memoryview[int]:
+        """64-bit words; those at `address_of` may be set to bring other rows of the same form."""
+
+    def address_of(self, lane: int) -> int:
+        """Which of the `words` is the address of the rows of `lane`."""
+
+    def bring(self, lane: int, columns: int, at: int = 0, strides: tuple[int, int, int] = (0, 0, 0)) -> None:
+        """The rows of `lane` lie in the tray (`at` 0), or on the device at that address with strides in bytes.
+
+        `columns`: bytes of each line. `strides`: of an entry, of a line in it (all dimensions but the first and last),
+        of an element.
+        """
+
+    def leave(self, lane: int) -> None:
+        """No rows are brought for `lane`: those that it mirrors are, or what is there stays."""
+
+
+class Stager(Protocol):
+    """Brings the rows of a call into all lanes at once, and pads what is left of a slot: copies, margins and tails.
+
+    Rows of the host go through *trays*: pinned memory that the caller fills and the device reads. A tray is used again
+    only when it was read, so nothing waits while the host is a few calls ahead at most, and what a call has packed is
+    never overwritten before it arrived (fault D4). Calls are serialised, like the replays that they are for.
+
+    A load that is handed over was made here.
+    """
+
+    @property
+    def hidden(self) -> bool:
+        """Whether device tensors look like the host's, so that `Backend.holds` must be asked of each."""
+
+    def lay_out(self, size: int) -> None:
+        """Make what slots of `size` rows need on the device. Before the first of them is recorded."""
+
+    def load(self, size: int, live: int) -> Load:
+        """What calls of `live` rows bring for a slot of `size` rows: as yet, no rows for any lane."""
+
+    def tray(self) -> int:
+        """The address of the tray to fill. Waits, asleep, while the device has yet to read what is in it.
+
+        Raises: InternalError where a replay before this found no tray that was filled for it.
+        """
+
+    def room(self, load: Any, lane: int, shape: Sequence[int]) -> torch.Tensor:
+        """The rows of `lane` in the tray to fill, as a tensor of its dtype."""
+
+    def launch(self, load: Any) -> None:
+        """Bring what is in the tray and on the device now, in one launch on the caller's current stream."""
+
+    def send(self, load: Any) -> None:
+        """Leave what is in the tray to the next replay of a graph with a node for this size: no launch."""
+
+    def withdraw(self) -> None:
+        """Take back what was sent and not replayed: the next replay brings nothing."""
+
+    def record(self, size: int) -> None:
+        """Put a node into the recording under way: at each replay it brings what was sent for that replay, if anything.
+
+        Raises: CaptureUnsupported outside of a recording of the backend's.
+        """
+
+    def memory(self) -> Mapping[str, torch.Tensor]:
+        """Memory of its own that launches and nodes read and write, pinned and on the device, by name."""
 
 
 class Backend(Protocol):
@@ -140,6 +270,14 @@ class Backend(Protocol):
         inside a host function.
         """
 
+    def stager(self, lanes: Sequence[Lane], rows: int, *, reads: Literal["ring", "landing"] = "ring") -> Stager:
+        """What brings rows into `lanes`, for slots of up to `rows` rows.
+
+        `reads`: whether nodes read trays where they lie, or a copy of them on the device that each call launches.
+
+        Raises: CaptureUnsupported, saying what is missing, where the device has no kernel for it.
+        """
+
     def synchronize(self) -> None:
         """Wait for all work of the device. Raises what asynchronous work raised.
 
@@ -151,6 +289,10 @@ class Backend(Protocol):
 
     def trim(self) -> None:
         """Give memory that nothing uses any more back to the system."""
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that live tensors of the device take now: `memory().allocated`, and nothing is walked for it."""
 
     def memory(self) -> Memory:
         """Bytes now."""

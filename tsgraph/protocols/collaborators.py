@@ -3,7 +3,9 @@
 Every collaborator may declare `honours`: for each buffer that it reads, the pad values it skips or maps to a sink.
 A buffer whose declared pad it does not honour is refused when the runtime is built (projects do not agree on pads).
 A part that has memory of its own which steps write, on device or host, names it in `written`, tensors by name: a
-warm-up may write there.
+warm-up may write there. Tensors that a part holds are looked at before replays; one that replaces memory which nobody
+can see there (inside a library, say) may have an integer `generation` and raise it each time: what was recorded before
+then is stale.
 """
 
 from __future__ import annotations

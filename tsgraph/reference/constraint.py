@@ -15,6 +15,7 @@ from tsgraph.errors import BadGrammar, CallerError, InternalError
 from tsgraph.grammar.bitmask import apply_mask
 from tsgraph.grammar.capturable import CapturableGrammar
 from tsgraph.grammar.dfa import Automaton, DfaMatcher
+from tsgraph.grammar.eager import EagerGrammar
 from tsgraph.grammar.schema import expression_of
 from tsgraph.keys import Batch
 from tsgraph.protocols.backend import Backend
@@ -32,24 +33,26 @@ UNKNOWN_LEAST = 160
 class Constraints:
     """An engine's grammar executor, from when a runtime says where its memory lies; and what a step does with it.
 
-    `rows`, `draws` and `vocabulary` are of the largest step. A step whose masks failed can draw only `stop`.
+    `rows`, `draws` and `vocabulary` are of the largest step. A step whose masks failed can draw only `stop`. `make` is
+    the kind of executor: with `EagerGrammar` whoever serves prepares each step, and delivers what it drew.
     """
 
     rows: int
     draws: int
     vocabulary: int
     stop: int
-    _executor: CapturableGrammar | None = None
+    make: type[CapturableGrammar | EagerGrammar] = CapturableGrammar
+    _executor: CapturableGrammar | EagerGrammar | None = None
 
-    def install(self, backend: Backend) -> CapturableGrammar:
+    def install(self, backend: Backend) -> CapturableGrammar | EagerGrammar:
         """A new executor on `backend`."""
-        self._executor = CapturableGrammar(
+        self._executor = self.make(
             backend, rows=self.rows, vocabulary=self.vocabulary, draws=self.draws, closed=(self.stop,)
         )
         return self._executor
 
     @property
-    def executor(self) -> CapturableGrammar:
+    def executor(self) -> CapturableGrammar | EagerGrammar:
         """The executor. Raises: InternalError before one is installed."""
         if self._executor is None:
             raise InternalError("a constrained engine has no executor", hint="make its runtime with graph_runtime")

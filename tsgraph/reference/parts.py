@@ -194,4 +194,5 @@ def _geometry(config: EngineConfig) -> Geometry:
         tokens_per_request=config.tokens_per_request,
         extents={"pages": config.pages_per_request},
         sinks=sinks,
+        context=config.context,
     )

@@ -19,7 +19,6 @@ from tsgraph.buffers.contract import State
 from tsgraph.keys import Mode, Step
 from tsgraph.reference.engine import Completion
 from tsgraph.reference.parts import Parts, sampling_of
-from tsgraph.reference.recurrent import RecurrentUpdate
 from tsgraph.reference.sampler import margins
 from tsgraph.reference.sources import Sources
 
@@ -94,16 +93,11 @@ class ReplayProof:
         self._before = self._kept()
 
     def _again(self, words: dict[str, Any], padded_to: int | None = None) -> Outputs:
-        """The outputs of an eager run from where the step began. At the padded shape it is a replay's work and no more.
-
-        So what follows a replay, the update of recurrent states, is done here.
-        """
+        """The outputs of an eager run from where the step began."""
         self._put_back(self._before)
         if self.parts.constraints is not None:
             self.runtime.push(words["rows"], by=self.parts.constraints.executor.push_repeat)
         outputs: Outputs = self.runtime.eager(padded_to=padded_to, **words)
-        if padded_to is not None and self.parts.memory is not None:
-            RecurrentUpdate(self.parts.memory).update(outputs, words["rows"])
         return _cloned(outputs)
 
     def _kept(self) -> Outputs:

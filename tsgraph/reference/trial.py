@@ -4,7 +4,8 @@ Engines of equal weights. The one with slots serves the requests twice: once as 
 replayed step run again eagerly; one without slots serves them, too, and where there are drafts another one serves them
 token by token. Where some texts are to keep a grammar, one without grammars serves all freely: the free texts must
 be the same. Everything is in float32: there rounding is far below the margin of nearly every draw, and what still
-differs can be shown to be rounding.
+differs can be shown to be rounding. Where it is asked for, each slot is then verified by itself, over garbage and after
+replays of others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from torch import Tensor
@@ -23,8 +24,12 @@ from tsgraph.reference.constraint import JsonGrammar
 from tsgraph.reference.engine import Completion, ReferenceEngine, graph_runtime
 from tsgraph.reference.model import DecoderConfig
 from tsgraph.reference.proof import Flip, MarginLog, ReplayProof
+from tsgraph.reference.rows import RunningRows
 from tsgraph.reference.scheduler import Request, Sampling
 from tsgraph.reference.text import decode, encode
+
+if TYPE_CHECKING:
+    from tsgraph.replay.verification.report import VerifyReport
 
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
@@ -92,7 +97,8 @@ class Meter:
 class Trial:
     """What came of it: texts, slots, and all that differed.
 
-    A speed is in decoded tokens per second; a gain is the tokens of a row in a decode step, on average.
+    A speed is in decoded tokens per second; a gain is the tokens of a row in a decode step, on average. `verification`
+    is there where it was asked for.
     """
 
     config: EngineConfig
@@ -107,6 +113,7 @@ class Trial:
     flips: Sequence[Flip]
     seconds: float
     grammar: JsonGrammar | None = None
+    verification: VerifyReport | None = None
 
     @property
     def constrained(self) -> list[Completion]:
@@ -123,9 +130,13 @@ class Trial:
 
     @property
     def holds(self) -> bool:
-        """Whether steps were replayed, these and all texts agree with eager within rounding, and grammars are kept."""
+        """Whether steps were replayed, these and all texts agree with eager within rounding, and grammars are kept.
+
+        A verification, too, has found nothing.
+        """
         agree = self.proof.holds and all(flip.excused for flip in self.flips)
-        return self.proof.steps > 0 and agree and not self.invalid
+        verified = self.verification is None or self.verification.ok
+        return self.proof.steps > 0 and agree and verified and not self.invalid
 
     def as_json(self) -> dict[str, Any]:
         """All figures as plain data."""
@@ -142,6 +153,7 @@ class Trial:
                 "text_flips": [_flip_as_json(flip) for flip in self.flips],
             },
             **self._grammar_as_json(),
+            **({} if self.verification is None else {"verification": self.verification.as_json()}),
             "completions": [_completion_as_json(each) for each in self.completions],
             "seconds": self.seconds,
         }
@@ -160,10 +172,12 @@ def run_trial(
     *,
     backend: str = "auto",
     grammar: JsonGrammar | None = None,
+    verify: bool = False,
 ) -> Trial:
     """Serve `requests`, whose seeds must differ, with slots and without, and compare.
 
-    `grammar`: what those of them must keep that have a constraint.
+    `grammar`: what those of them must keep that have a constraint. `verify`: afterwards every slot is verified, too, by
+    rows in the middle of their texts.
     """
     start = time.perf_counter()
     engine = ReferenceEngine(config, lambda parts: Meter(graph_runtime(parts, backend=backend)))
@@ -188,6 +202,7 @@ def run_trial(
         eager_gain=eager.gain,
         proof=proof,
         flips=flips,
+        verification=runtime.verify(RunningRows(engine.parts)) if verify else None,
         seconds=time.perf_counter() - start,
         grammar=grammar,
     )

@@ -37,9 +37,14 @@ class EagerPath:
     def serve(self, batch: Batch) -> Any:
         """Run the step of `batch`; a decode step then updates the recurrent state of its rows (R42)."""
         outputs = self.run(batch)
-        if self.recurrent is not None and batch.mode is Mode.DECODE:
-            self.recurrent.update(outputs, batch.rows)
+        if batch.mode is Mode.DECODE:
+            self.update(outputs, batch.rows)
         return outputs
+
+    def update(self, outputs: Any, live: int) -> None:
+        """Update the recurrent state of the `live` rows of a decode step, if there is any (R42)."""
+        if self.recurrent is not None:
+            self.recurrent.update(outputs, live)
 
     def run(self, batch: Batch) -> Any:
         """Begin the metadata of `batch` and run its step; returns what the step returns.

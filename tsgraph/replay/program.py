@@ -7,13 +7,13 @@ Where the engine names the variant only then, it is asked just before the replay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import attrs
 import torch
 
-from tsgraph.buffers.staging import Staging
 from tsgraph.capture.pipeline import Engine
 from tsgraph.errors import HostFunctionFailed, InternalError, ReplayFailed
 from tsgraph.grammar.door import Door
@@ -21,7 +21,11 @@ from tsgraph.keys import Batch, RankCounts
 from tsgraph.lifecycle import Effect, Kind, Lifecycle, Monitors
 from tsgraph.protocols.backend import Graph
 from tsgraph.protocols.collaborators import Recurrent
+from tsgraph.replay.guard import Guard, Metadata
+from tsgraph.slots.leases import Counted, Leases
 from tsgraph.slots.slot import Counts, Slot
+
+_AS_IT_IS = nullcontext()
 
 
 @attrs.define(eq=False, slots=True)
@@ -30,7 +34,8 @@ class Program:
 
     `batch` is for refreshes: the recorded one, but with the real counts of the ranks. `choose`: which program's graph
     is replayed for so many live rows, one of this size (None: this one's). `admit`: asks the rules that guard a replay
-    (None: there are none). `launched`: is told as soon as the graph runs (None: nobody wants to know).
+    (None: there are none). `launched`: is told as soon as the graph runs (None: nobody wants to know). `metadata`:
+    what the graph reads of those that are refreshed (None: nothing that is known).
     """
 
     name: str
@@ -39,7 +44,7 @@ class Program:
     stage: Callable[[int, Mapping[str, Any]], None]
     refreshes: Sequence[Callable[[Batch, int], None]]
     restores: Sequence[Callable[[], None]]
-    graph: Graph
+    graph: Graph | Counted
     cut: Callable[[int], Any]
     updates: Sequence[Callable[[Any, int], None]]
     scope: Monitors
@@ -48,21 +53,32 @@ class Program:
     choose: Callable[[int], Program] | None = None
     admit: Callable[[], None] | None = None
     launched: Callable[[], None] | None = None
+    metadata: Metadata | None = None
+    mode: torch.inference_mode | None = attrs.field(init=False)
+
+    @mode.default
+    def _mode(self) -> torch.inference_mode | None:
+        """What collaborators compute in, made once; None without any, since torch's mode is nothing to a replay."""
+        involved = self.refreshes or self.restores or self.updates or self.choose or self.launched
+        return torch.inference_mode() if involved else None
 
     def run(self, live: int, sources: Mapping[str, Any], ranks: RankCounts | None = None) -> Any:
         """Serve `live` rows; returns the outputs at live size, views of static memory until the next replay.
 
         `ranks`: what every rank brings, where there are several.
 
-        Raises: RuleViolation or BadBatch before anything is changed; ReplayFailed where the device refuses.
+        Raises: RuleViolation or BadBatch before anything is changed; StaleSlot before the graph is launched, where it
+        reads other memory than was refreshed; ReplayFailed where the device refuses.
         """
         if self.admit is not None:
             self.admit()
-        with torch.inference_mode():
+        with _AS_IT_IS if self.mode is None or torch.is_inference_mode_enabled() else self.mode:
             self.stage(live, sources)
             self.batch.counts = ranks
             for refresh in self.refreshes:
                 refresh(self.batch, live)
+            if self.metadata is not None and self.metadata.turn.look():
+                self.metadata.settle(live)
             for restore in self.restores:
                 restore()
             chosen = self if self.choose is None else self.choose(live)
@@ -102,20 +118,26 @@ def compile_program(
     lifecycle: Lifecycle,
     choose: Callable[[int], Program] | None = None,
     door: Door | None = None,
+    leases: Leases | None = None,
+    guard: Guard | None = None,
 ) -> Program:
-    """The program of a replayable slot. `door`: where the entries of replays wait, if there is a grammar."""
+    """The program of a replayable slot. `door`: where the entries of replays wait, if there is a grammar.
+
+    `leases`: what its outputs are leased from, if they are. `guard`: what looks after what it recorded.
+    """
     if slot.graph is None or slot.outputs is None:
         raise InternalError(f"{slot} is to be replayed, but nothing is recorded in it")
-    batch = attrs.evolve(slot.batch)
+    batch, name = attrs.evolve(slot.batch), str(slot.key)
+    refreshes = tuple(_refreshes(engine, batch))
     return Program(
-        name=str(slot.key),
+        name=name,
         size=slot.key.size,
         batch=batch,
-        stage=Staging(engine.arena, slot.key.size).stage,
-        refreshes=tuple(_refreshes(engine, batch)),
+        stage=engine.stagings.of(slot.key.size).stage,
+        refreshes=refreshes,
         restores=(engine.comm.restore,) if engine.comm is not None else (),
-        graph=slot.graph,
-        cut=slot.outputs.cut,
+        graph=slot.graph if leases is None else leases.counting(name, slot.graph),
+        cut=slot.outputs.cut if leases is None else leases.leasing(name, slot.outputs),
         updates=(recurrent.update,) if recurrent is not None else (),
         scope=lifecycle.runtime_scope,
         effects=lifecycle.serving.replay,
@@ -123,6 +145,7 @@ def compile_program(
         choose=choose,
         admit=asking("replay", lifecycle, door),
         launched=None if door is None else door.launched,
+        metadata=None if guard is None else guard.metadata_of(slot.key, batch, refreshes),
     )
 
 

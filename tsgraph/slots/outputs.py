@@ -7,7 +7,7 @@ guessing would hand pad rows to the caller (rule R40, fault O4).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -28,18 +28,40 @@ class Outputs:
     leaves: tuple[torch.Tensor | None, ...]
     rows_per_live: tuple[int | None, ...]
     structure: pytree.TreeSpec
-    _cut: dict[int, list[torch.Tensor | None]] = attrs.field(factory=dict, init=False)
+    _cut: dict[int, Any] = attrs.field(factory=dict, init=False)
+    _copy: Callable[[Any], Any] | None = attrs.field(default=None, init=False)
 
     def cut(self, live: int) -> Any:
-        """The outputs of `live` rows: views of static memory, in the structure that the step returned."""
-        leaves = self._cut.get(live)
-        if leaves is None:
-            leaves = self._cut[live] = self._narrow(live)
-        return leaves[0] if self.structure.is_leaf() else pytree.tree_unflatten(leaves, self.structure)
+        """The outputs of `live` rows: views of static memory, in the structure that the step returned.
 
-    def _narrow(self, live: int) -> list[torch.Tensor | None]:
+        The same views at each call, in containers that are the caller's own.
+        """
+        cut = self._cut.get(live)
+        if cut is None:
+            cut = self._cut[live] = self._narrow(live)
+            self._copy = copy_of(cut)
+        return cut if self._copy is None else self._copy(cut)
+
+    def _narrow(self, live: int) -> Any:
         pairs = zip(self.leaves, self.rows_per_live, strict=True)
-        return [leaf if leaf is None or per is None else leaf[: live * per] for leaf, per in pairs]
+        with torch.inference_mode():
+            leaves = [leaf if leaf is None or per is None else leaf[: live * per] for leaf, per in pairs]
+        return pytree.tree_unflatten(leaves, self.structure)
+
+
+def copy_of(cut: Any) -> Callable[[Any], Any] | None:
+    """What copies the containers of outputs like `cut`, the cheapest that does; None where nobody can change them."""
+    if _is_leaf(cut) or (isinstance(cut, tuple) and all(map(_is_leaf, cut))):
+        return None
+    if type(cut) is list and all(map(_is_leaf, cut)):
+        return list.copy
+    if type(cut) is dict and all(map(_is_leaf, cut.values())):
+        return dict.copy
+    return lambda cut: pytree.tree_map(lambda leaf: leaf, cut)
+
+
+def _is_leaf(part: Any) -> bool:
+    return part is None or isinstance(part, torch.Tensor)
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
 
 from tsgraph.keys import Batch, SlotKey
 from tsgraph.lifecycle import Cause, Entry, Explanation, Life
@@ -12,23 +13,39 @@ from tsgraph.protocols.backend import Graph
 from tsgraph.spec.draw import draw_spec
 
 if TYPE_CHECKING:
+    from tsgraph.receipts.receipt import CaptureReceipt
     from tsgraph.slots.outputs import Outputs
+
+
+REMADE = "remade"
+"""The kind of cause of a slot whose memory is made anew for each step: to record that again is no help."""
 
 
 @attrs.define(eq=False)
 class Counts:
-    """How often a slot was replayed, and how many pad rows that computed. Integers that the program moves."""
+    """How often a slot was replayed, and how many pad rows that computed. Integers that the program moves.
+
+    `captured_at`: how many replays there had been when it was captured last.
+    """
 
     replays: int = 0
     pad_rows: int = 0
+    captured_at: int = 0
+
+    @property
+    def since_capture(self) -> int:
+        """Replays of the recording that it has, or had last."""
+        return self.replays - self.captured_at
 
 
 @attrs.define(eq=False)
 class Slot:
     """One recording for one key, and everything known about it.
 
-    `graph`, `outputs` and `seconds` (host time of its capture) are there from `captured` on; `bytes` is by how much its
-    recording grew the pool. `tickets` are grammar entries that this slot pushed and nothing consumed yet.
+    `graph`, `outputs`, `receipt` (what it recorded) and `seconds` (host time of its capture) are there from `captured`
+    on; `bytes` is by how much its recording grew the pool. `was_recorded`: whether there was one to forget when it was
+    last told to. `warmed`: whether forwards of its own warmed it up since. `tickets` are grammar entries that this slot
+    pushed and nothing consumed yet.
     """
 
     key: SlotKey
@@ -36,9 +53,13 @@ class Slot:
     batch: Batch
     graph: Graph | None = None
     outputs: Outputs | None = None
+    receipt: CaptureReceipt | None = None
     seconds: float = 0.0
     counts: Counts = attrs.field(factory=Counts)
     addresses: dict[str, int] = attrs.field(factory=dict)
+    generations: dict[str, int] = attrs.field(factory=dict)
+    was_recorded: bool = False
+    warmed: bool = False
     tickets: list[Any] = attrs.field(factory=list)
 
     @property
@@ -73,10 +94,26 @@ class Slot:
         """Its lifecycle as a Mermaid state diagram, the state that it is in marked."""
         return draw_spec(self.life.spec, self.state)
 
+    def let_go(self) -> None:
+        """Hold no longer what it recorded, since it has to be recorded anew. The receipt tells of it all the same.
+
+        Nobody else gets the memory before what is queued on the current stream is done: a replay may still read it.
+        """
+        if self.receipt is None:
+            return
+        for kept in self.receipt.kept:
+            if kept.is_cuda:
+                kept.record_stream(torch.cuda.current_stream(kept.device))
+        self.receipt = attrs.evolve(self.receipt, kept=())
+
     def forget(self) -> None:
         """Give back the recording and its memory; its facts about the past stay."""
-        graph, self.graph, self.outputs = self.graph, None, None
+        self.let_go()
+        self.warmed = False
+        graph, self.graph, self.outputs, self.receipt = self.graph, None, None, None
         self.addresses.clear()
+        self.generations.clear()
+        self.was_recorded = graph is not None
         if graph is not None:
             graph.release()
 

@@ -132,6 +132,11 @@ class Lifecycle:
         """Whether rules may refuse `transition`: not the failure's own, and not one that only cleans up."""
         return transition.on != self.on_failure and not (transition.cleanup and not transition.steps)
 
+    def ending(self, state: str) -> str | None:
+        """The trigger that ends a slot which is in `state`; without one, what gives its memory back, if it can."""
+        ends = (t.on for t in self.transitions if t.to in self.final and state in t.source)
+        return next(ends, self.on_release if self.on_release in self.triggers(state) else None)
+
     def triggers(self, state: str) -> tuple[str, ...]:
         """The triggers that exist in `state`."""
         return tuple(t.on for t in self.transitions if state in t.source)
@@ -222,9 +227,10 @@ class Buffer:
 
     `shape`: trailing dimensions, as numbers or names of the geometry's extents. `pad`: pad rows. `column_pad`: columns
     of a live row beyond what the caller gave (None: the caller gives all). `warm`: what every row holds in a warm-up
-    (None: the pad). `read_by`: who reads it before or in the replay. `source`: "call" (the caller passes live rows) or
-    "engine" (it wrote them in place). `mirrors`: the buffer whose live rows this one takes too. `grouped`: one tensor
-    per cache group. `rules`: the value rules that its declaration states.
+    (None: the pad). `probe`: what it holds in the second recording of a probe (None: as in a warm-up). `read_by`: who
+    reads it before or in the replay. `source`: "call" (the caller passes live rows) or "engine" (it wrote them in
+    place). `mirrors`: the buffer whose live rows this one takes too. `grouped`: one tensor per cache group. `rules`:
+    the value rules that its declaration states.
     """
 
     name: str
@@ -234,6 +240,7 @@ class Buffer:
     shape: tuple[int | str, ...] = ()
     column_pad: int | float | None = None
     warm: int | float | Literal["tokens_per_request"] | None = None
+    probe: int | float | Literal["context"] | None = None
     read_by: tuple[Reader, ...] = ("graph",)
     source: Literal["call", "engine"] = "call"
     mirrors: str | None = None
@@ -289,6 +296,7 @@ class Policy:
     sweep: int = 4
     outputs: Literal["views", "leased"] = "views"
     capture: Literal["ahead", "lazy"] = "ahead"
+    over_budget: Literal["refuse", "evict"] = "refuse"
     staging: Literal["auto", "launch", "copies"] = "auto"
     freeze_gc: bool = True
 

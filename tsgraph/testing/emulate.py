@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch._subclasses import fake_tensor
 
-from tsgraph.backends import hostfunc
+from tsgraph.backends import driver, hostfunc, kernels
 from tsgraph.backends.emulated import current, streams
 from tsgraph.testing.cuda import api
 from tsgraph.testing.cuda.autocast import casting, put_autocast
@@ -18,6 +18,7 @@ from tsgraph.testing.cuda.host_functions import enqueuing
 from tsgraph.testing.cuda.loading import loading_to
 from tsgraph.testing.cuda.machine import Machine, is_on, switch_off, switch_on
 from tsgraph.testing.cuda.patches import Patches
+from tsgraph.testing.cuda.staging import staging_kernel
 from tsgraph.testing.cuda.streams import default_stream_as_torchs
 from tsgraph.testing.cuda.surface import put_surface
 from tsgraph.testing.cuda.threads import on_this_thread, starting_with
@@ -78,4 +79,6 @@ def _put(patches: Patches, machine: Machine) -> None:
     patches.put(fake_tensor.FakeTensorMode, "avoid_device_init", True)
     patches.put(torch._C, "_host_emptyCache", api.nothing)  # noqa: SLF001 - torch.cuda.graph calls it
     patches.put(hostfunc, "enqueue", enqueuing(machine.residence))
+    patches.put(kernels, "load", staging_kernel)
+    patches.put(driver, "list_nodes", api.nothing)  # a driver that is there knows nothing of these streams
     patches.put(threading.Thread, "start", starting_with(machine.layers))

@@ -16,9 +16,9 @@ import torch
 from tsgraph.backends.emulated.allocator import Block
 from tsgraph.backends.emulated.memory import EmulatedPool, lease_of
 from tsgraph.buffers.contract import Field
+from tsgraph.buffers.hostile import NAN_BYTES, hostile_value
 from tsgraph.keys import Mode
 from tsgraph.runtime import GraphRuntime
-from tsgraph.testing.hostile import NAN_BYTES, hostile_value
 
 _PATTERN_BYTES = 16
 

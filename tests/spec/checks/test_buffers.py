@@ -27,6 +27,11 @@ PLANTED = [
         ("buffers.ids.dtype", "bool", "buffers.ids.pad", False, "buffers.ids.warm", "tokens_per_request"),
         ["buffers.ids.warm: a number of tokens does not fit into bool"],
     ),
+    (("buffers.ids.probe", 1 << 31), ["buffers.ids.probe: 2147483648 does not fit into int32"]),
+    (
+        ("buffers.ids.dtype", "bool", "buffers.ids.pad", False, "buffers.ids.probe", "context"),
+        ["buffers.ids.probe: a number of tokens does not fit into bool"],
+    ),
     (("buffers.ids.column_pad", -1), ["buffers.ids.column_pad: rows without a shape have no columns"]),
     (("buffers.ids.shape", [0]), ["buffers.ids.shape: 0 is no extent"]),
     (("buffers.ids.shape", ["a b"]), ["buffers.ids.shape: 'a b' is no name of an extent"]),

@@ -14,6 +14,7 @@ import torch
 from tests.testing.conformance.branch_faults import BRANCH_FAULTS, MORE_BRANCH_FAULTS
 from tests.testing.conformance.host_faults import HOST_FAULTS, MORE_HOST_FAULTS
 from tests.testing.conformance.planting import assert_all_planted, assert_found, named
+from tests.testing.conformance.stager_faults import MORE_STAGER_FAULTS, STAGER_FAULTS
 from tsgraph.backends.choice import choose_backend
 from tsgraph.backends.emulated import EmulatedBackend
 from tsgraph.backends.emulated.graph import EmulatedGraph
@@ -379,6 +380,24 @@ class ReleasesAll(OneFault):
     all = True
 
 
+@attrs.define(eq=False)
+class Silent(Wrapped):
+    """A graph that lists nothing of what is in it."""
+
+    listing = functions = ()
+
+
+class ListsNothing(Wrapping):
+    wrapper = Silent
+
+
+class PoolsHoldAll(EmulatedBackend):
+    def pool(self) -> Any:
+        pool: Any = super().pool()
+        pool.holds = lambda _: True
+        return pool
+
+
 PLANTED: dict[str, Any] = {
     "has_a_name": Nameless,
     "device_is_where_buffers_live": IsElsewhere,
@@ -410,12 +429,16 @@ PLANTED: dict[str, Any] = {
     "record_reuses_a_pool": UsesAPoolOnce,
     **BRANCH_FAULTS,
     **HOST_FAULTS,
+    **STAGER_FAULTS,
     "bytes_are_the_growth": CountsNoPools,
     "replay_runs_on_the_current_stream": ReplaysOnTheDefaultStream,
     "release_repeats": ReleasesOnce,
     "release_ends_replays": NeverReleases,
     "release_spares_other_graphs": ReleasesAll,
     "release_gives_memory_back": NeverReleases,
+    "listing_tells_kinds": ListsNothing,
+    "functions_are_named": ListsNothing,
+    "pool_holds_what_recordings_take": PoolsHoldAll,
 }
 
 
@@ -430,6 +453,7 @@ FURTHER: list[tuple[str, Any]] = [
     ("record_cleans_up", RecordsNothingAfterwards),
     *MORE_BRANCH_FAULTS,
     *MORE_HOST_FAULTS,
+    *MORE_STAGER_FAULTS,
 ]
 
 

@@ -11,12 +11,12 @@ import torch
 from tests.testing.conformance.planting import assert_all_planted, assert_found
 from tsgraph.backends.choice import choose_backend
 from tsgraph.buffers.contract import Rows
+from tsgraph.buffers.hostile import hostile_value
 from tsgraph.keys import Batch, Geometry
 from tsgraph.protocols.backend import Backend
 from tsgraph.protocols.null import NullDrafter
 from tsgraph.testing.conformance import ATTENTION, DRAFTER, Ground, Nonconformance, check_attention, check_drafter
 from tsgraph.testing.fakes import FakeAttention, fake_drafter
-from tsgraph.testing.hostile import hostile_value
 
 INPUTS = {
     "seq_lens": Rows(torch.int32, pad=1),

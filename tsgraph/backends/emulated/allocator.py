@@ -69,6 +69,10 @@ class Segment:
         """Its size."""
         return self.memory.size
 
+    def holds(self, address: int) -> bool:
+        """Whether `address` is that of one of its bytes."""
+        return 0 <= address - self.memory.ctypes.data < self.bytes
+
 
 @attrs.define(eq=False)
 class Block:
@@ -110,6 +114,10 @@ class Allocator:
     def bytes_beside(self, known: frozenset[int]) -> int:
         """Bytes of the segments beside `known`."""
         return sum(segment.bytes for index, segment in self._segments.items() if index not in known)
+
+    def holds(self, address: int) -> bool:
+        """Whether `address` lies in one of the segments."""
+        return any(segment.holds(address) for segment in self._segments.values())
 
     @property
     def segments(self) -> frozenset[int]:

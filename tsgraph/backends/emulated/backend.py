@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Literal
 
 import attrs
 import torch
@@ -17,12 +18,14 @@ from tsgraph.backends.emulated.memory import EmulatedPool, machine_bytes
 from tsgraph.backends.emulated.recording import Recording
 from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.backends.emulated.residence import Place, Residence
+from tsgraph.backends.emulated.staging import EmulatedKernel
 from tsgraph.backends.emulated.streams import Event, Stream, current_stream, using
 from tsgraph.backends.emulated.tracking import tracking
 from tsgraph.backends.emulated.trees import describe
+from tsgraph.backends.stager import Stager
 from tsgraph.backends.turns import Claim, HostFunction, Turns, land
 from tsgraph.errors import BadBatch
-from tsgraph.protocols.backend import Memory, Pool, Ready
+from tsgraph.protocols.backend import Lane, Memory, Pool, Ready
 
 
 @attrs.frozen
@@ -203,6 +206,10 @@ class EmulatedBackend:
             raise
         land()
 
+    def stager(self, lanes: Sequence[Lane], rows: int, *, reads: Literal["ring", "landing"] = "ring") -> Stager:
+        """What brings rows into `lanes`: by the tables and trays of a GPU's kernel, read by numpy."""
+        return Stager(lanes, rows, self, EmulatedKernel(), lambda: self._recording, reads)
+
     def synchronize(self) -> None:
         """Nothing to wait for: work is done where it was asked for.
 
@@ -219,11 +226,16 @@ class EmulatedBackend:
     def trim(self) -> None:
         """Nothing to give back: memory that nothing uses any more is free already."""
 
+    @property
+    def allocated(self) -> int:
+        """Bytes that live device tensors take."""
+        return self._residence.bytes
+
     def memory(self) -> Memory:
         """Bytes now. `free` and `total` are the machine's; `allocated` are those of live device tensors."""
         free, total = machine_bytes()
         pooled = sum(pool.bytes for pool in self._pools)
-        return Memory(free=free, total=total, allocated=self._residence.bytes, pooled=pooled)
+        return Memory(free=free, total=total, allocated=self.allocated, pooled=pooled)
 
     def _make(self, shape: Sequence[int], dtype: torch.dtype, fill: float, place: Place) -> torch.Tensor:
         what, hint = f"an allocation of {place} memory", "allocate buffers before the recording"

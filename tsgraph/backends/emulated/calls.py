@@ -10,7 +10,7 @@ import torch
 from tsgraph.backends.emulated.copies import refuse_blocking, refuse_pageable
 from tsgraph.backends.emulated.dispatcher import parse_to, unseen_by_operators
 from tsgraph.backends.emulated.memory import poison
-from tsgraph.backends.emulated.operation import Function, name_of
+from tsgraph.backends.emulated.operation import Call, Function, name_of
 from tsgraph.backends.emulated.refusal import FILL, ON_DEVICE, refuse
 from tsgraph.backends.emulated.trees import describe, tensors_in
 
@@ -102,8 +102,9 @@ def _upload(mode: FunctionMode, tensor: torch.Tensor, dtype: torch.dtype, non_bl
 def _download(mode: FunctionMode, tensor: torch.Tensor, dtype: torch.dtype, non_blocking: bool) -> torch.Tensor:
     if not non_blocking:
         raise refuse_pageable("torch.Tensor.to", f"the host reads {describe(tensor)} by a copy to pageable memory")
+    with mode.calling(Call()):  # no device takes part: host memory, which other modes may see coming
+        made = torch.empty(tensor.shape, dtype=dtype)
     with unseen_by_operators():
-        made = torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
         poison(made)
     mode.residence.add(made, "pinned")
     return made.copy_(tensor, non_blocking=True)

@@ -45,8 +45,13 @@ def schema(operator: Operator) -> torch.FunctionSchema:
 
 def named(operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each argument that was given, with its name in the schema."""
-    yield from zip((argument.name for argument in schema(operator).arguments), args, strict=False)
+    yield from zip(_argument_names(operator), args, strict=False)
     yield from kwargs.items()
+
+
+@functools.cache
+def _argument_names(operator: Operator) -> tuple[str, ...]:
+    return tuple(argument.name for argument in schema(operator).arguments)
 
 
 @functools.cache
@@ -154,6 +159,7 @@ def _is_out_variant(candidate: Operator, operator: Operator) -> bool:
     return len(outs) == len(schema(operator).returns) and rest in (wanted, [a for a in wanted if a[0] not in given])
 
 
+@functools.cache
 def out_names(operator: Operator) -> tuple[str, ...]:
     """The names of the arguments that take the outputs, in order."""
     return tuple(argument.name for argument in schema(operator).arguments if argument.is_out)

@@ -18,8 +18,10 @@ from tsgraph.backends.emulated.nodes import Launch, Run
 from tsgraph.backends.emulated.refusal import refuse
 from tsgraph.backends.emulated.streams import is_current_stream_capturing
 from tsgraph.backends.emulated.trace import Node
+from tsgraph.backends.stager import Feed
 from tsgraph.backends.turns import HostFunction, Turns, land
 from tsgraph.errors import ReplayFailed, TsgraphError
+from tsgraph.protocols.backend import GraphNode
 
 State = Literal["recording", "replayable", "failed", "released"]
 
@@ -29,11 +31,12 @@ class EmulatedGraph:
 
     It keeps the bytes mapped, so that a replay is memory-safe whatever the user has dropped. `checked`: a replay that
     would use what he has dropped is an error; otherwise it finds poison there. `functions` are the host functions in
-    it, and `turns` where its backend keeps what they raise.
+    it, and `turns` where its backend keeps what they raise. `feed`: of its staging node, if it has one.
     """
 
     def __init__(self, pool: EmulatedPool, *, checked: bool = True, turns: Turns | None = None) -> None:
         self.functions: list[HostFunction] = []
+        self.feed: Feed | None = None
         self._turns = turns or Turns()
         self._pool = pool
         self._checked = checked
@@ -57,6 +60,11 @@ class EmulatedGraph:
     def nodes(self) -> tuple[Node, ...]:
         """What was recorded, in order."""
         return tuple(node for segment in self._segments for node in segment.nodes)
+
+    @property
+    def listing(self) -> tuple[GraphNode, ...]:
+        """The same as far as a device would tell it."""
+        return tuple(node.told() for node in self.nodes)
 
     def table(self, width: int = 120) -> str:
         """What was recorded as a table: operators, what they read and write, and the lines of the step.
@@ -85,6 +93,7 @@ class EmulatedGraph:
         """End the recording for good."""
         self._state = "failed"
         self.functions.clear()
+        self.feed = None
 
     def replay(self) -> None:
         """Run what was recorded on the same storages, in order. No mode of the user's sees it.
@@ -97,6 +106,8 @@ class EmulatedGraph:
         if self._state != "replayable":
             raise ReplayFailed(f"this graph is {self._state}, so it cannot be replayed", hint="record it again")
         self._holdings.check(checked=self._checked)
+        if self.feed is not None:
+            self.feed.offer()
         turn = self._turns.begin(self.functions)
         try:
             for segment in self._segments:
@@ -105,6 +116,9 @@ class EmulatedGraph:
             if turn is not None:
                 self._turns.cancel(turn, error)
             raise
+        finally:
+            if self.feed is not None:
+                self.feed.recount()
         self._proved = True
         land()
 
@@ -120,6 +134,7 @@ class EmulatedGraph:
         """Release it, whatever is recorded meanwhile."""
         self._state, self._segments, self._bytes = "released", (), 0
         self.functions.clear()
+        self.feed = None
         self._holdings.drop()
         self._pool.leave(self)
 

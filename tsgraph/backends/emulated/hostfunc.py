@@ -20,7 +20,7 @@ from tsgraph.backends.emulated.host_only import on_the_host
 from tsgraph.backends.emulated.nodes import Launch, Run
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.streams import access, current_stream
-from tsgraph.backends.emulated.trace import Node
+from tsgraph.backends.emulated.trace import HOST_FUNCTION, Node
 from tsgraph.backends.emulated.trees import tensors_in
 from tsgraph.backends.turns import HostFunction
 
@@ -43,7 +43,7 @@ def put(function: HostFunction, run: Run, residence: Residence) -> None:
     stream.capture.refuse_if_invalid("host_function")
     with unseen_by_functions(), unseen_by_operators():
         reads = [touch for tensor in tensors_in(list(_given(function))) for touch in access(tensor, writes=False)]
-        node = Node(f"host function {function.name}", function.line)
+        node = Node(f"{HOST_FUNCTION}{function.name}", function.line)
         node = stream.capture.append(stream, node, reads)
     stream.capture.launches.append(Launch(node, state, run, run))
 

@@ -81,6 +81,11 @@ class EmulatedPool:
             self.collect()
             return self._allocator.bytes
 
+    def holds(self, address: int) -> bool:
+        """Whether `address` lies in its segments, in use or not."""
+        with self._lock:
+            return self._allocator.holds(address)
+
     @property
     def used(self) -> int:
         """Bytes of its blocks in use."""

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from tsgraph.backends.emulated.dispatcher import functional_variant, is_pointwise, out_names
+from tsgraph.backends.emulated.dispatcher import functional_variant, is_pointwise, out_names, unseen_by_operators
 from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.refusal import ON_DEVICE, refuse
 from tsgraph.errors import CaptureUnsupported
@@ -44,8 +44,10 @@ class Metadata:
                 return None  # no shape depends on it, and some fake kernels refuse one
             return fakes.setdefault(id(value), self._fake(value)) if isinstance(value, torch.Tensor) else value
 
+        with unseen_by_operators():  # a stand-in is itself made by an operator
+            faked = operation.with_leaves(stand_in)
         with _translated(operation), torch.no_grad(), self._mode:
-            return operation.with_leaves(stand_in).run_on_device(), fakes
+            return faked.run_on_device(), fakes
 
     def infer_out(self, operation: Operation, name: str) -> Any:
         """What an elementwise operation makes for its empty output `name`, or None for other operations.

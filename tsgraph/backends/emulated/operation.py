@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -57,8 +58,12 @@ class Operation:
         """Run it as the device does, at once."""
         return KERNELS.get(self.operator, self.operator)(*self.args, **self.kwargs)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Mapping[str, Any]:
         """The arguments that were given, by name."""
+        return self._arguments
+
+    @cached_property
+    def _arguments(self) -> Mapping[str, Any]:
         return dict(named(self.operator, self.args, self.kwargs))
 
     def operands(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -16,8 +16,11 @@ from tsgraph.backends.emulated.dispatcher import reads_values, storage_key, writ
 from tsgraph.backends.emulated.operation import Operation
 from tsgraph.backends.emulated.residence import Residence
 from tsgraph.backends.emulated.trees import tensors_in
+from tsgraph.protocols.backend import GraphNode
 
 StoragePlace = Literal["external", "pool", "host"]
+HOST_FUNCTION = "host function "
+"""What the operator of a host function's node begins with."""
 
 
 @attrs.frozen
@@ -81,6 +84,14 @@ class Node:
             "inputs": [operand.describe() for operand in self.inputs],
             "outputs": [operand.describe() for operand in self.outputs],
         }
+
+    def told(self) -> GraphNode:
+        """What a device would tell of it: a host function, a copy between host and device, or a kernel."""
+        if self.operator.startswith(HOST_FUNCTION):
+            return GraphNode("host", self.operator.removeprefix(HOST_FUNCTION))
+        crosses = any(operand.storage.place == "host" for operand in (*self.inputs, *self.outputs))
+        copies = crosses and self.operator.startswith("aten.copy_.")
+        return GraphNode("memcpy" if copies else "kernel", self.operator)
 
     def __str__(self) -> str:
         return f"{self.operator} at {self.line}"

@@ -53,11 +53,17 @@ def _shape(at: str, buffer: Buffer) -> Iterator[str]:
 
 def _values(at: str, buffer: Buffer) -> Iterator[str]:
     yield from undeclared(f"{at}.dtype", "dtype", [buffer.dtype], ["bool", *INTEGERS, *FLOATS])
-    for key, value in (("pad", buffer.pad.value), ("column_pad", buffer.column_pad), ("warm", buffer.warm)):
+    for key, value in _written(buffer).items():
         if value is not None and not isinstance(value, str) and not _fits(value, buffer.dtype):
             yield f"{at}.{key}: {value!r} does not fit into {buffer.dtype}"
-    if isinstance(buffer.warm, str) and buffer.dtype == "bool":
-        yield f"{at}.warm: a number of tokens does not fit into bool"
+    for key in ("warm", "probe"):
+        if isinstance(getattr(buffer, key), str) and buffer.dtype == "bool":
+            yield f"{at}.{key}: a number of tokens does not fit into bool"
+
+
+def _written(buffer: Buffer) -> dict[str, float | bool | str | None]:
+    """What is written into the buffer, by its key."""
+    return {"pad": buffer.pad.value, **{key: getattr(buffer, key) for key in ("column_pad", "warm", "probe")}}
 
 
 def _fits(value: float | bool, dtype: str) -> bool:

@@ -6,7 +6,11 @@ import gc
 from collections.abc import Callable
 
 from tsgraph.protocols.backend import Backend
-from tsgraph.testing.conformance import branches, host_functions  # noqa: F401 - their promises are the backend's, too
+from tsgraph.testing.conformance import (  # noqa: F401 - their promises are the backend's, too
+    branches,
+    host_functions,
+    stagers,
+)
 from tsgraph.testing.conformance.backend import BACKEND, BackendTrial, holding
 from tsgraph.testing.conformance.recordings import LARGE, record
 
@@ -91,3 +95,45 @@ def release_gives_memory_back(trial: BackendTrial) -> str | None:
     gc.collect()
     trial.part.trim()
     return f"{pool.bytes} bytes in its pool" if pool.bytes else None
+
+
+@BACKEND.promise("Graph.listing", "its nodes by kind, or None where the device does not tell")
+def listing_tells_kinds(trial: BackendTrial) -> str | None:
+    """Of one kernel and one host function."""
+    x = trial.filled(1)
+
+    def block() -> None:
+        x.mul_(2)
+        trial.part.host_function(_nothing)
+
+    graph, _ = record(trial.part, trial.part.pool(), block)
+    kinds = None if graph.listing is None else sorted(node.kind for node in graph.listing)
+    return None if kinds in (None, ["host", "kernel"]) else ", ".join(kinds) or "no node"
+
+
+@BACKEND.promise("Graph.functions", "its host functions, with the lines that put them there")
+def functions_are_named(trial: BackendTrial) -> str | None:
+    """Each once, in order."""
+    x = trial.filled(1)
+
+    def block() -> None:
+        x.mul_(2)
+        trial.part.host_function(_nothing)
+
+    graph, _ = record(trial.part, trial.part.pool(), block)
+    told = [(each.name, each.line) for each in graph.functions]
+    return None if [name for name, line in told if ":" in line] == ["_nothing"] else repr(told)
+
+
+def _nothing() -> None:
+    """What a device calls."""
+
+
+@BACKEND.promise("Pool.holds", "the memory that its recordings take, and no other")
+def pool_holds_what_recordings_take(trial: BackendTrial) -> str | None:
+    """An output is in it, a static buffer is not."""
+    x, pool = trial.filled(1), trial.part.pool()
+    graph, doubled = record(trial.part, pool, lambda: x * 2)
+    graph.replay()
+    told = pool.holds(doubled.data_ptr()), pool.holds(x.data_ptr())
+    return None if told == (True, False) else f"{told[0]} for an output, {told[1]} for a static buffer"

@@ -10,12 +10,12 @@ import torch
 from tsgraph.backends.choice import choose_backend
 from tsgraph.buffers.arena import Arena, nest
 from tsgraph.buffers.contract import Field, Rows, as_buffers, resolve_fields
+from tsgraph.buffers.hostile import hostile_value
 from tsgraph.keys import DEFAULT_VARIANT, Batch, Geometry, Mode
 from tsgraph.protocols.backend import Backend
 from tsgraph.protocols.collaborators import MetadataSetup
 from tsgraph.spec.load import load_spec
 from tsgraph.spec.model import Spec
-from tsgraph.testing.hostile import hostile_value
 
 Values = Callable[[str, int, int], torch.Tensor]
 """What live rows hold: from a buffer's name (or `name[group]`), leading entries and the step's number to a tensor."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import attrs
 
+from tsgraph.buffers.hostile import hostile_value
 from tsgraph.keys import DEFAULT_VARIANT, Batch
 from tsgraph.protocols.collaborators import Sampler
 from tsgraph.testing.conformance.ground import Ground
 from tsgraph.testing.conformance.promises import Promises
 from tsgraph.testing.conformance.readings import copy_of, difference, moved, places_of, tensors_in
-from tsgraph.testing.hostile import hostile_value
 
 Sight = Callable[[Any], Any]
 

@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager
 
 from tsgraph.errors import CallerError
 from tsgraph.spec.problems import suggestion
-from tsgraph.testing.faults import capture, grammar, padding, replay, routing
+from tsgraph.testing.faults import capture, grammar, padding, replay, routing, standing
 from tsgraph.testing.faults.fault import Fault, Patch
 
 __all__ = ["FAULTS", "Fault", "Patch", "breaking", "plant"]
 
 FAULTS: Mapping[str, Fault] = {
-    fault.name: fault for module in (padding, routing, replay, capture, grammar) for fault in module.FAULTS
+    fault.name: fault for module in (padding, routing, replay, capture, grammar, standing) for fault in module.FAULTS
 }
 """Every fault by name."""
 

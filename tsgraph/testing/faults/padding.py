@@ -7,9 +7,12 @@ from typing import Any
 
 import attrs
 
-from tsgraph.buffers import sources, staging
+from tsgraph.backends.emulated import staging as kernel
+from tsgraph.buffers import packing, sources, staging
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.contract import Field
+from tsgraph.buffers.packing import Packing
+from tsgraph.protocols.backend import Lane
 from tsgraph.testing.faults.fault import Change, Fault, Patch, nothing, replaced
 
 
@@ -34,6 +37,24 @@ def _pads(names: tuple[str, ...], pad: float) -> Change:
         return wrong
 
     return change
+
+
+def _lane_pads(names: tuple[str, ...], pad: float) -> Change:
+    """The same of what a kernel is told."""
+
+    def change(lane_of: Callable[..., Lane]) -> Callable[..., Lane]:
+        def wrong(field: Field, *rest: Any) -> Lane:
+            lane = lane_of(field, *rest)
+            return attrs.evolve(lane, pad=pad) if field.name in names or not names else lane
+
+        return wrong
+
+    return change
+
+
+def _padded(*names: str, pad: float) -> tuple[Patch, ...]:
+    """Every way of staging pads the buffers `names` (none: all) with `pad`."""
+    return Patch(staging.Staging, "_cut", _pads(names, pad)), Patch(packing, "_lane", _lane_pads(names, pad))
 
 
 def _stale_margin(copy: Callable[..., None]) -> Callable[..., None]:
@@ -67,11 +88,22 @@ def _forgiving_groups(take: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _idle_untouched(stage: Callable[..., None]) -> Callable[..., None]:
-    def unless_idle(self: staging.Staging, live: int, given: Any) -> None:
+    def unless_idle(self: staging.Staging | Packing, live: int, given: Any) -> None:
         if live:
             stage(self, live, given)
 
     return unless_idle
+
+
+def _emptied_sources(stage: Callable[..., None]) -> Callable[..., None]:
+    def emptied(self: Packing, live: int, given: Mapping[str, Any]) -> None:
+        stage(self, live, given)
+        for source in given.values():
+            for tensor in source.values() if isinstance(source, Mapping) else [source]:
+                if tensor is not None:
+                    tensor.zero_()
+
+    return emptied
 
 
 def _emptied_source(write: Callable[..., None]) -> Callable[..., None]:
@@ -111,88 +143,86 @@ def _live_cache_slot(fill_warm: Callable[..., None]) -> Callable[..., None]:
     return wrong
 
 
-CUT = (staging.Staging, "_cut")
-
 FAULTS = (
     Fault(
         "stale_tail",
         "pad rows keep what an earlier step left there",
         ("R30", "R31", "R32", "R33", "R34", "R35"),
-        (Patch(staging.Cut, "write", _without_tail),),
+        (Patch(staging.Cut, "write", _without_tail), Patch(kernel, "_fill_tail", replaced(nothing))),
     ),
-    Fault("zero_pads", "every pad is 0, whatever its buffer declares", ("R30", "R33"), (Patch(*CUT, _pads((), 0)),)),
-    Fault("empty_length_pad", "pad rows have length 0", ("R30",), (Patch(*CUT, _pads(("seq_lens",), 0)),)),
+    Fault("zero_pads", "every pad is 0, whatever its buffer declares", ("R30", "R33"), _padded(pad=0)),
+    Fault("empty_length_pad", "pad rows have length 0", ("R30",), _padded("seq_lens", pad=0)),
     Fault(
         "stale_length_pad",
         "pad rows have the length of some request",
         ("R30",),
-        (Patch(*CUT, _pads(("seq_lens",), 7)),),
+        _padded("seq_lens", pad=7),
     ),
     Fault(
         "live_pool_row_as_pad",
         "pad rows point at the request-pool row of a request",
         ("R31",),
-        (Patch(*CUT, _pads(("request_pool",), 1)),),
+        _padded("request_pool", pad=1),
     ),
     Fault(
         "live_state_row_as_pad",
         "pad rows write their state into a request's pool row",
         ("R32",),
-        (Patch(*CUT, _pads(("state_write_pool",), 1)),),
+        _padded("state_write_pool", pad=1),
     ),
     Fault(
         "reserved_state_row_as_pad",
         "pad rows write their state into the reserved pool row 0",
         ("R32",),
-        (Patch(*CUT, _pads(("state_write_pool",), 0)),),
+        _padded("state_write_pool", pad=0),
     ),
     Fault(
         "stale_mirror",
         "a mirror keeps the live rows of an earlier step",
         ("R32",),
-        (Patch(staging, "roots_first", _without_mirror),),
+        (Patch(staging, "roots_first", _without_mirror), Patch(packing, "roots_first", _without_mirror)),
     ),
     Fault(
         "live_recurrent_slot_as_pad",
         "pad rows name recurrent slot 0, which is a request's",
         ("R33",),
-        (Patch(*CUT, _pads(("recurrent_slots",), 0)),),
+        _padded("recurrent_slots", pad=0),
     ),
     Fault(
         "live_recurrent_track_as_pad",
         "pad rows write a track into recurrent slot 0, which is a request's",
         ("R33",),
-        (Patch(*CUT, _pads(("recurrent_tracks",), 0)),),
+        _padded("recurrent_tracks", pad=0),
     ),
     Fault(
         "stale_column_tail",
         "columns that a narrow table does not have keep the pages of an earlier step",
         ("R34",),
-        (Patch(staging.TableCut, "copy", _stale_margin),),
+        (Patch(staging.TableCut, "copy", _stale_margin), Patch(kernel, "_fill_margin", replaced(nothing))),
     ),
     Fault(
         "live_page_as_pad",
         "the tables of pad rows name a page of a request",
         ("R34",),
-        (Patch(*CUT, _pads(("paged_tables", "flat_tables"), 1)),),
+        _padded("paged_tables", "flat_tables", pad=1),
     ),
     Fault(
         "stale_offset_as_pad",
         "the compact tables of pad rows begin at some request's offset",
         ("R34",),
-        (Patch(*CUT, _pads(("paged_offsets",), 3)),),
+        _padded("paged_offsets", pad=3),
     ),
     Fault(
         "live_cache_slot_as_pad",
         "pad tokens write their keys and values into a request's page",
         ("R35",),
-        (Patch(*CUT, _pads(("cache_locations",), 2)),),
+        _padded("cache_locations", pad=2),
     ),
     Fault(
         "idle_step_unpadded",
         "a step without live rows leaves the buffers as they are",
         ("R37",),
-        (Patch(staging.Staging, "stage", _idle_untouched),),
+        (Patch(staging.Staging, "stage", _idle_untouched), Patch(Packing, "stage", _idle_untouched)),
     ),
     Fault(
         "group_dropped",
@@ -216,7 +246,7 @@ FAULTS = (
         "caller_tensor_written",
         "a source is emptied once it was copied",
         ("R41",),
-        (Patch(staging.Cut, "write", _emptied_source),),
+        (Patch(staging.Cut, "write", _emptied_source), Patch(Packing, "stage", _emptied_sources)),
     ),
     Fault(
         "warm_up_writes_live_state",

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from tsgraph import assembly, runtime
+from tsgraph import assembly, upkeep
 from tsgraph.capture import plan
 from tsgraph.dispatch import sizes
 from tsgraph.dispatch.decision import Dispatch
@@ -83,7 +83,7 @@ def _without_largest(chosen: Callable[..., Any]) -> Callable[..., Any]:
 def _first_published(published: Callable[..., None]) -> Callable[..., None]:
     """Routes are made once, with whatever is ready then."""
 
-    def once(self: runtime.GraphRuntime) -> None:
+    def once(self: upkeep.Upkeep) -> None:
         if not self._server.routes.programs:
             published(self)
 
@@ -107,7 +107,7 @@ FAULTS = (
         "replay_after_invalidation",
         "a slot that became stale or was released goes on serving",
         ("R26",),
-        (Patch(runtime.GraphRuntime, "_publish", _first_published),),
+        (Patch(upkeep.Upkeep, "_publish", _first_published),),
     ),
     Fault(
         "other_ranks_ignored",

@@ -6,18 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from tsgraph.buffers.contract import Field, resolve_fields
 from tsgraph.runtime import GraphRuntime
-from tsgraph.spec.model import Lifecycle
+from tsgraph.testing.stateful.expected import Expected, Key
 from tsgraph.testing.stateful.machine import ProgramMachine, as_rule
 from tsgraph.testing.strategies.batches import Recipe, Sources, Values, make_sources, recipes, sequences
 
 MakeRuntime = Callable[[], GraphRuntime]
-Key = tuple[str, int]
 IMPORTS = (
     "from math import inf, nan",
     "import torch",
@@ -25,79 +23,6 @@ IMPORTS = (
 )
 WRONG = ("rows", "dtype", "missing", "unknown", "slot", "trigger", "variant")
 NUMBERS = st.integers(0, 30)
-
-
-# -- what should be, by plain dicts -----------------------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class Expected:
-    """Where every slot should be and what was served, kept by hand beside the runtime."""
-
-    law: Lifecycle
-    sizes: tuple[int, ...]
-    padding: bool
-    states: dict[Key, str]
-    enabled: bool = True
-    replays: dict[Key, int] = attrs.field(factory=dict)
-    pads: dict[Key, int] = attrs.field(factory=dict)
-    eager: dict[str, int] = attrs.field(factory=dict)
-
-    def decision(self, rows: int, variant: str) -> tuple[Key | None, int, str]:
-        """Where a decode step should go: the smallest size that holds it, if its slot can be replayed."""
-        fitting = [size for size in self.sizes if size >= rows]
-        if not self.enabled:
-            return None, rows, "DISABLED"
-        if not fitting:
-            return None, rows, "NO_SIZE_FITS"
-        if not self.padding and rows not in self.sizes:
-            return None, rows, "NO_EXACT_SIZE"
-        key = (variant, min(fitting))
-        if self.states[key] in self.law.replays_in:
-            return key, key[1], "EXACT" if key[1] == rows else "PADDED"
-        return None, rows, self._reason(self.states[key])
-
-    def _reason(self, state: str) -> str:
-        roles = {
-            "SLOT_STALE": self.law.on_change,
-            "SLOT_FAILED": self.law.on_failure,
-            "SLOT_RELEASED": self.law.on_release,
-        }
-        reasons = {self._to(trigger): reason for reason, trigger in roles.items()}
-        return reasons.get(state, "NOT_CAPTURED")
-
-    def _to(self, trigger: str) -> str:
-        (to,) = (t.to for t in self.law.transitions if t.on == trigger)
-        return to
-
-    def may(self, key: Key, trigger: str) -> bool:
-        """Whether the trigger exists in the slot's state."""
-        return any(t.on == trigger and self.states[key] in t.source for t in self.law.transitions)
-
-    def fire(self, key: Key, trigger: str) -> None:
-        """Change the slot's state."""
-        self.states[key] = self._to(trigger)
-
-    def capture(self, key: Key) -> None:
-        """Take the slot along the route, where it is on it: reached without the triggers that play a role."""
-        roles = (self.law.on_failure, self.law.on_change, self.law.on_release, self.law.on_reset)
-        reached = {self.law.initial}
-        for _ in self.law.states:
-            ways = [t for t in self.law.transitions if t.on not in roles and t.to not in self.law.final]
-            reached |= {t.to for t in ways if set(t.source) & reached}
-        if self.states[key] in reached:
-            self.states[key] = self.law.replays_in[0]
-
-    def figures(self) -> dict[str, Any]:
-        """As `stateful.figures` of the runtime."""
-        slots = {k: (state, self.replays.get(k, 0), self.pads.get(k, 0)) for k, state in self.states.items()}
-        return {
-            "enabled": self.enabled,
-            "slots": slots,
-            "eager": self.eager,
-            "replays": sum(self.replays.values()),
-            "pad_rows": sum(self.pads.values()),
-        }
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
@@ -128,7 +53,8 @@ class ServingMachine(ProgramMachine):
         )
         states = {key: runtime.slots[key].state for key in self.keys}
         law = runtime.spec.lifecycle
-        self.model = Expected(law, runtime.sizes, runtime.spec.sizes.padding, states, runtime.enabled)
+        padding, lazy = runtime.spec.sizes.padding, runtime.spec.policy.capture == "lazy"
+        self.model = Expected(law, runtime.sizes, padding, states, runtime.enabled, lazy)
         if captured:
             self._capture(None, None, 0)
 
@@ -164,18 +90,28 @@ class ServingMachine(ProgramMachine):
         self._captured(keys, burnt)
 
     def _captured(self, keys: list[Key], burnt: Key | None) -> None:
-        """Slots are captured in their order; the first of the burnt size fails, the others are as if nothing was."""
+        """Slots are captured in their order; the first of the burnt size fails, the others are as if nothing was.
+
+        What stale ones hold is released first.
+        """
         ready = self.model.law.replays_in
         raises = self.program.value("runtime.spec.policy.on_capture_failure") == "raise"
         ended = "done"
-        for key in [key for key in self.keys if key in keys and self.model.states[key] not in ready]:
+        chosen = [key for key in self.keys if key in keys and self.model.states[key] not in ready]
+        stale = [key for key in chosen if self.model.states[key] == self.model.stale]
+        for key in stale:
+            self.model.fire(key, self.model.law.on_release)
+        for key in chosen:
             before = self.model.states[key]
+            if key in stale:
+                self.model.fire(key, self.model.law.on_reset)
             self.model.capture(key)
             if burnt is not None and key[1] == burnt[1] and self.model.states[key] != before:
                 self.model.states[key], burnt = self.model._to(self.model.law.on_failure), None
                 ended = "CaptureFailed" if raises else ended
                 if raises:
                     break
+        self.model.asleep = self.model.asleep and ended != "done"
         self.program.check(ended, "ended", when="ended" in self.program.lines[-1])
         self.agree()
 
@@ -207,6 +143,8 @@ class ServingMachine(ProgramMachine):
         text, keys = self._key(slot)
         arguments = ", ".join(argument for argument in (first, text) if argument)
         chosen = [key for key in keys if self.model.may(key, trigger)]
+        if slot is None and trigger == self.model.law.on_release:
+            chosen, self.model.asleep = [key for key in chosen if self.model.holds(key)], True
         if slot is None or chosen:
             self.program.run(f"runtime.{method}({arguments})")
         else:
@@ -217,12 +155,12 @@ class ServingMachine(ProgramMachine):
         self.agree()
 
     def _wake(self) -> None:
-        """Reset what is stale, failed or released, and capture everything."""
+        """Bring back what is stale or was released, and try again what failed."""
         self.program.run("runtime.wake()")
-        for key in self.keys:
-            if self.model.may(key, self.model.law.on_reset):
-                self.model.fire(key, self.model.law.on_reset)
-        self._captured(list(self.keys), None)
+        lost = [key for key in self.keys if self.model.lost(key)]
+        for key in lost:
+            self.model.fire(key, self.model.law.on_reset)
+        self._captured(lost, None)
 
     def _switch(self) -> None:
         """Switch slots off, or on again."""
@@ -236,8 +174,10 @@ class ServingMachine(ProgramMachine):
         """Serve one batch after the other over dirty buffers, each held against eager steps."""
         name = self._variant(variant)
         for recipe in batches:
-            key, size, reason = decision = self.model.decision(recipe.rows, name)
-            self.program.check(decision, f"told(runtime.explain({recipe.rows}, variant={name!r}))")
+            self.program.check(
+                self.model.decision(recipe.rows, name), f"told(runtime.explain({recipe.rows}, variant={name!r}))"
+            )
+            key, size, reason = decision = self.model.served(recipe.rows, name)
             self._pass(recipe)
             self.program.run("before = state_of(runtime)")
             if key is not None:

@@ -183,9 +183,10 @@ def broken_variations(spec: Spec | str) -> st.SearchStrategy[Variation]:
     """
     whole = spec if isinstance(spec, Spec) else load_spec(spec)
     breakable = {rule: places for rule in whole.rules if (places := tuple(_places(rule, whole)))}
+    sound = variations(spec)
     if not breakable:
-        return variations(spec)
-    return st.sampled_from(tuple(breakable)).flatmap(lambda rule: _breaking(rule, breakable[rule], variations(spec)))
+        return sound
+    return st.sampled_from(tuple(breakable)).flatmap(lambda rule: _breaking(rule, breakable[rule], sound))
 
 
 def _breaking(

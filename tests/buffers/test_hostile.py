@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tsgraph.testing.hostile import NAN_BYTES, hostile_value
+from tsgraph.buffers.hostile import NAN_BYTES, hostile_value
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])

@@ -1,0 +1,112 @@
+"""How the wrapper captures (§3; §6, "Capture loop"): sizes ascending, four warm-ups each, one pool.
+
+The bind of metadata and the barriers are left out: with stub metadata and one rank both cost nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import torch
+
+from tsgraph.bench.settings import is_emulated
+from tsgraph.keys import Batch
+from tsgraph.protocols.backend import Backend
+
+WARM_UPS = 4
+Step = Callable[[Batch], Any]
+
+
+@attrs.frozen(eq=False)
+class Captured:
+    """Graphs by size, what each returned, and what the pool holds, in bytes."""
+
+    replays: Mapping[int, Callable[[], None]]
+    outputs: Mapping[int, Any]
+    pool_bytes: int
+    kept: Any
+
+
+def capture_all(step: Step, batches: Mapping[int, Batch], backend: Backend) -> Captured:
+    """Capture `step` on each of `batches`, by size."""
+    recorder = _Emulated(backend) if is_emulated(backend) else _Cuda()
+    replays, outputs = {}, {}
+    with _frozen(), torch.inference_mode():
+        for size in sorted(batches):
+            replays[size], outputs[size] = _capture(step, batches[size], backend, recorder)
+    return Captured(replays, outputs, recorder.pool_bytes(), recorder)
+
+
+def _capture(step: Step, batch: Batch, backend: Backend, recorder: _Cuda | _Emulated) -> tuple[Callable[[], None], Any]:
+    for _ in range(WARM_UPS):
+        backend.synchronize()
+        batch.seq_lens.fill_(batch.tokens // batch.rows)
+        recorder.warm(lambda: step(batch))
+    backend.synchronize()
+    replay, returned = recorder.record(lambda: step(batch))
+    backend.synchronize()
+    return replay, returned
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Collect and freeze; thaw and collect (R43)."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.collect()
+
+
+class _Cuda:
+    """`torch.cuda.graph` as it comes: whatever it collects and empties at each capture is part of what is timed."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+
+    def warm(self, forward: Callable[[], Any]) -> None:
+        """On the caller's stream, as the wrapper does."""
+        forward()
+
+    def record(self, forward: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            returned = forward()
+        self.graphs.append(graph)
+        return graph.replay, returned
+
+    def pool_bytes(self) -> int:
+        """Bytes of the segments of its pool."""
+        mine = tuple(self.pool)
+        segments = torch.cuda.memory_snapshot()
+        return sum(each["total_size"] for each in segments if tuple(each.get("segment_pool_id", ())) == mine)
+
+
+class _Emulated:
+    """The same on the emulated device, which has `torch.cuda.graph` only while it stands in for torch's own."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.pool = backend, backend.pool()
+        self.graphs: list[Any] = []
+
+    def warm(self, forward: Callable[[], Any]) -> None:
+        with self.backend.side_stream():
+            forward()
+
+    def record(self, forward: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        self.backend.trim()
+        with self.backend.record(self.pool) as graph:
+            returned = forward()
+        self.graphs.append(graph)
+        return graph.replay, returned
+
+    def pool_bytes(self) -> int:
+        return self.pool.bytes
