@@ -17,6 +17,7 @@ from tsgraph.introspect import count_replays, describe_runtime, slot_table
 from tsgraph.keys import Batch, Decision, Geometry, Mode, RankCounts, Step
 from tsgraph.observe.logs import write_log
 from tsgraph.replay.verification.verifier import Wish
+from tsgraph.slots.fetch import Fetched, fetch
 from tsgraph.slots.leases import copied
 from tsgraph.slots.outputs import Marks
 from tsgraph.spec.load import load_spec, with_policy
@@ -169,6 +170,13 @@ class GraphRuntime(Upkeep):
         """As calling the runtime, with the decision and a mark to wait for. `clone`: as for a call."""
         outputs, decision = self._serve(rows, mode, variant, counts, clone, sources)
         return Step(outputs, decision, self.backend.ready())
+
+    def fetch(self, outputs: Any) -> Fetched:
+        """Begin to copy a step's outputs to the host, without waiting: `.result()` waits, and has them (fault D5).
+
+        The copies are the caller's own: later replays leave them as they are.
+        """
+        return fetch(outputs, self.backend)
 
     def explain(
         self,

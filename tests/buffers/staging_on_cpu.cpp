@@ -7,6 +7,7 @@ static Place gridDim, blockDim, blockIdx, threadIdx;
 #define __device__ static
 #define __global__
 #define __grid_constant__
+#define __shared__ static  // the last thread of a block, which comes first, fills it
 extern "C" { int misaligned; }  // how often a GPU would have refused a load
 template <class T> static T __ldcv(const T* at) {
     misaligned += (unsigned long)at % sizeof(T) != 0;

@@ -178,7 +178,8 @@ def test_what_does_not_fit_the_budget_is_given_back_to_the_driver(wide):
     assert states == {64: "failed", 32: "replayable", 16: "replayable"}, str(runtime.slots["default", 64].cause)
     held = used() - base
     assert runtime.graph_memory()["bytes"] <= limit
-    assert held <= limit + SLACK, f"{held / MIB:.0f} MiB for a budget of {limit / MIB:.0f}"
+    workspace = 32 * MIB  # the cuBLAS workspace of the stream that warms up, which no pool holds
+    assert held <= limit + workspace + SLACK, f"{held / MIB:.0f} MiB for a budget of {limit / MIB:.0f}"
     wide.check(runtime, 30)
     wide.check(runtime, 60, eager=True)
 

@@ -37,6 +37,16 @@ def told(report):
     return report.table(160)
 
 
+RACED = "state trail"
+"""Scratch that pad rows have, too: their several tokens write one sink, in any order, and later layers read it."""
+
+
+def found(report):
+    """What is found, but for what no two eager steps of a pad row agree on."""
+    raced = {finding.slot for finding in report.findings if (finding.check, finding.name) == ("repeatability", RACED)}
+    return [each for each in report.findings if each.name != RACED or each.slot not in raced]
+
+
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_the_reference_engine_verifies(config):
     """Every slot, over garbage and after other replays: nothing is found, and weights and states are as they were."""
@@ -44,7 +54,7 @@ def test_the_reference_engine_verifies(config):
     states = {name: state.tensor.clone() for name, state in engine.parts.states.items()}
     random = torch.cuda.get_rng_state()
     report = engine.runtime.verify(RunningRows(engine.parts))
-    assert report.ok, told(report)
+    assert [] == found(report), told(report)
     assert len(engine.runtime.slots) == len(report.slots)
     for name, state in engine.parts.states.items():
         assert torch.equal(states[name], state.tensor), name
@@ -135,6 +145,7 @@ def test_random_numbers_of_a_graph_are_those_of_an_eager_step():
         sizes=(2, 4),
         outputs="request",
         backend="cuda",
+        device="cuda",
     )
     runtime.capture()
     report = runtime.verify(lambda rows: {"x": torch.arange(3.0 * rows).view(rows, 3)})

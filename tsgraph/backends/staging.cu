@@ -45,10 +45,11 @@ struct Call {
 static_assert(sizeof(Lane) == 80 && sizeof(Head) == 16 && sizeof(Source) == 32 && sizeof(Call) == 32 + 32 * LANES,
               "the host packs these");
 
-// Device memory: the number of the tray that was taken last, and how many blocks are done with the next one.
+// Device memory: the number of the tray that was taken last, how many blocks are done with the next one, and whether
+// that one was found.
 struct State {
     i64 taken;
-    u32 arrived, unused;
+    u32 arrived, found;
 };
 
 __device__ uint4 load(u64 at, u32 bytes) {
@@ -106,46 +107,58 @@ __device__ void bring_all(const Lane& lane, const Source& source, u32 live, cons
     }
 }
 
-// The last block of all says that tray `number` was read, or, `taken` false, that there was none for this graph.
+// The last block of all says that tray `number` was read, or, if it was not found, that there was none for this graph.
 // `told` is pinned memory: how far trays were read, and how often one was missed.
-__device__ void leave(State* state, volatile i64* told, i64 number, bool taken) {
+__device__ void leave(State* state, volatile i64* told, i64 number) {
     __syncthreads();
     if (threadIdx.x != 0) return;
     __threadfence();
     if (atomicAdd(&state->arrived, 1u) != gridDim.x * gridDim.y - 1) return;
+    __threadfence();
+    const bool found = ((volatile State*)state)->found != 0;
     state->arrived = 0;
-    if (taken) state->taken = number;
+    if (found) state->taken = number;
     __threadfence_system();
-    if (taken) told[0] = number;
+    if (found) told[0] = number;
     else told[1] = told[1] + 1;
 }
 
-// A node of a graph: takes the next tray of the ring, if it was filled for slots of `size`. Pinned memory is far away, so
-// all that may be needed of it is asked for at once, before it is known whether it is.
+// A node of a graph: takes the next tray of the ring, if it was filled for slots of `size`. Pinned memory is far away:
+// all that may be needed of it is asked for at once, before it is known whether it is; and reads of one place wait for
+// each other, so one thread of each block that has work reads what a tray begins with.
 extern "C" __global__ void tsgraph_take(const Lane* lanes, u64 trays, u32 stride, u32 last, u32 size, State* state,
                                         volatile i64* told) {
+    __shared__ uint4 words;
+    __shared__ int own, its;
     const Lane lane = lanes[blockIdx.y];
-    const bool mirrors = lane.mirrors >= 0;
-    const u32 room = mirrors ? lanes[lane.mirrors].room : lane.room;
+    const u32 units = lane.bytes ? lane.bytes / lane.unit : 0;
     const i64 number = ((volatile State*)state)->taken + 1;
-    const u64 tray = trays + (u64)((u32)number & last) * stride, all = tray + sizeof(Head);
-    const uint4 words = load(tray, 16);
-    const int own = (int)load(all + 4 * blockIdx.y, 4).x, its = mirrors ? (int)load(all + 4 * lane.mirrors, 4).x : own;
-    uint4 ahead = {0, 0, 0, 0};
-    if (room && first_unit() < lane.bytes / lane.unit) ahead = load(tray + room + first_unit() * lane.unit, lane.unit);
-
-    const i64 found = (i64)((u64)words.y << 32 | words.x);
-    const int live = (int)words.w;
-    const bool taken = found == number && (live < 0 || words.z == size);
-    if (taken && live >= 0 && lane.bytes) {
-        const bool borrows = own == MIRRORED;
-        const int columns = borrows ? its : own;
-        u64 at = tray + (borrows ? room : lane.room);
-        if (columns == NOTHING) at = borrows ? lanes[lane.mirrors].target : 0;
-        const Source source = dense(lane, at, columns == NOTHING ? lane.line : columns);
-        bring_all(lane, source, live, at == tray + room && columns == (int)lane.line ? &ahead : 0);
+    const bool first = blockIdx.x == 0 && blockIdx.y == 0;
+    if (first || blockIdx.x * blockDim.x < units) {
+        const bool mirrors = lane.mirrors >= 0;
+        const u32 room = mirrors ? lanes[lane.mirrors].room : lane.room;
+        const u64 tray = trays + (u64)((u32)number & last) * stride, all = tray + sizeof(Head);
+        if (threadIdx.x == blockDim.x - 1) {
+            words = load(tray, 16);
+            own = (int)load(all + 4 * blockIdx.y, 4).x;
+            its = mirrors ? (int)load(all + 4 * lane.mirrors, 4).x : own;
+        }
+        uint4 ahead = {0, 0, 0, 0};
+        if (room && first_unit() < units) ahead = load(tray + room + first_unit() * lane.unit, lane.unit);
+        __syncthreads();
+        const int live = (int)words.w;
+        const bool found = (i64)((u64)words.y << 32 | words.x) == number && (live < 0 || words.z == size);
+        if (first && threadIdx.x == blockDim.x - 1) state->found = found;
+        if (found && live >= 0 && units) {
+            const bool borrows = own == MIRRORED;
+            const int columns = borrows ? its : own;
+            u64 at = tray + (borrows ? room : lane.room);
+            if (columns == NOTHING) at = borrows ? lanes[lane.mirrors].target : 0;
+            const Source source = dense(lane, at, columns == NOTHING ? lane.line : columns);
+            bring_all(lane, source, live, at == tray + room && columns == (int)lane.line ? &ahead : 0);
+        }
     }
-    leave(state, told, number, taken);
+    leave(state, told, number);
 }
 
 // A launch of its own. Head number 0: it has no tray, and nothing is told.
@@ -160,5 +173,7 @@ extern "C" __global__ void tsgraph_bring(const Lane* lanes, State* state, volati
         else if (source.at == 0) source = dense(lane, call.tray + lanes[from].room, source.columns);
         bring_all(lane, source, call.head.live, 0);
     }
-    if (call.head.number) leave(state, told, call.head.number, true);
+    if (call.head.number == 0) return;
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == blockDim.x - 1) state->found = 1;
+    leave(state, told, call.head.number);
 }
