@@ -5,15 +5,19 @@
 from __future__ import annotations
 
 import argparse
-import gc
+import multiprocessing
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
-import torch
-
-from tests.faults.properties import PROPERTIES, Find
-from tests.faults.stage import pasted, search_faults
+from tests.faults import stage
+from tests.faults.stage import Outcome
 from tsgraph.testing.faults import FAULTS
+
+Share = Callable[[Callable[[str], Outcome], Iterable[str]], Iterable[Outcome]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,40 +25,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="fault", help="faults to plant (default: all)")
     parser.add_argument("--errors", action="store_true", help="print how each find ended")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
     parsed = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # captures collect garbage: what is alive now need not be walked each time
-    began = time.perf_counter()
-    lost = _plant_all(parsed.names, errors=parsed.errors) + _control()
+    names, began = parsed.names or list(FAULTS), time.perf_counter()
+    with _sharing(min(parsed.jobs, len(names))) as share:
+        controls = share(stage.control, stage.property_names())  # the longest tasks first
+        lines = share(stage.plant_one, names)
+        finds = _printed(controls, details=True)
+        lost = _printed(lines, details=parsed.errors)
+    print(f"{lost} of {len(names)} faults were not found")
     print(f"{time.perf_counter() - began:.1f} s")
-    return 1 if lost else 0
+    return 1 if lost + finds else 0
 
 
-def _plant_all(names: Sequence[str], *, errors: bool) -> int:
-    lost = 0
-    for line in search_faults([FAULTS[name] for name in names or FAULTS]):
-        print(line, flush=True)
-        lost += line.find is None
-        if errors and line.find is not None:
-            print(f"    {type(line.find.error).__name__}: {line.find.error}".partition("\n")[0][:300])
-    print(f"{lost} of {len(names or FAULTS)} faults were not found")
-    return lost
+def _printed(outcomes: Iterable[Outcome], *, details: bool) -> int:
+    """Print them as they come; how many are not as they should be."""
+    wrong = 0
+    for outcome in outcomes:
+        print(f"{outcome.line}\n{outcome.details}" if details and outcome.details else outcome.line, flush=True)
+        wrong += not outcome.ok
+    return wrong
 
 
-def _control() -> int:
-    """Without a fault no property may find anything."""
-    finds = 0
-    for prop in PROPERTIES:
-        began, found = time.perf_counter(), prop.search()
-        seconds = time.perf_counter() - began
-        if isinstance(found, Find):
-            finds += 1
-            print(f"without a fault, {prop.name!r} found {type(found.error).__name__}: {found.error}")
-            print(pasted(prop, found))
-        else:
-            print(f"{'no fault':<28} {prop.name:<28} {found:>3} clean    {seconds:>6.2f} s", flush=True)
-    return finds
+@contextmanager
+def _sharing(jobs: int) -> Iterator[Share]:
+    """What does a task for each name, in `jobs` processes; in this one if one is enough."""
+    if jobs <= 1:
+        stage.settle()
+        yield map
+        return
+    context: Any = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=stage.settle) as pool:
+        yield pool.map
 
 
 if __name__ == "__main__":

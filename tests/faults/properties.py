@@ -268,7 +268,7 @@ PROPERTIES: tuple[Property[Any], ...] = (
             "cancel_forgotten": (("cancel", 2),),
             "eager_mask_unbound": (("serve", 3),),
         },
-        most=20,
+        most=40,
     ),
     Property(
         "recorded memory",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Iterable, Iterator
 
 import attrs
+import torch
 
 from tests.faults.properties import PROPERTIES, Find, Property
+from tests.faults.rig import Rig
+from tests.faults.shape import Shape
 from tsgraph.testing.faults import FAULTS, Fault, plant
 
 PASTE = """\
@@ -61,3 +65,48 @@ def pasted(prop: Property, find: Find) -> str:  # type: ignore[type-arg]
     """A find as a program to paste."""
     example = re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", repr(find.example))  # an enum's repr is no expression
     return PASTE.format(module=prop.check.__module__, check=prop.check.__qualname__, example=example)
+
+
+# -- tasks, for any process --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Outcome:
+    """What came of a task: a line to print, whether all is as it should be, and what else there is to tell."""
+
+    line: str
+    ok: bool
+    details: str = ""
+
+
+def settle() -> None:
+    """Freeze what there is after a capture: each collects garbage, and would walk all of torch each time."""
+    torch.set_num_threads(1)
+    Rig.build(Shape())
+    gc.collect()
+    gc.freeze()
+
+
+def plant_one(name: str) -> Outcome:
+    """A fault that is planted must be found; the details are how the find ended."""
+    (line,) = search_faults([FAULTS[name]])
+    if line.find is None:
+        return Outcome(str(line), ok=False)
+    error = f"{type(line.find.error).__name__}: {line.find.error}"
+    return Outcome(str(line), ok=True, details=f"    {error}".partition("\n")[0][:300])
+
+
+def property_names() -> list[str]:
+    """The properties that there are."""
+    return [prop.name for prop in PROPERTIES]
+
+
+def control(name: str) -> Outcome:
+    """Without a fault no property may find anything; the details are a find as a program to paste."""
+    (prop,) = (prop for prop in PROPERTIES if prop.name == name)
+    began, found = time.perf_counter(), prop.search()
+    if isinstance(found, Find):
+        error = f"{type(found.error).__name__}: {found.error}"
+        return Outcome(f"without a fault, {name!r} found {error}", ok=False, details=pasted(prop, found))
+    seconds = time.perf_counter() - began
+    return Outcome(f"{'no fault':<28} {name:<28} {found:>3} clean    {seconds:>6.2f} s", ok=True)

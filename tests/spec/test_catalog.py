@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.proving.toy import TOY
 from tsgraph.errors import SpecError
 from tsgraph.spec import catalog
 from tsgraph.spec.catalog import locate, shipped
@@ -56,15 +57,17 @@ def test_a_path_is_looked_for_beside(tmp_path):
         locate("mine.toml", beside=tmp_path / "deeper")
 
 
-def test_specs_need_no_torch():
+def test_specs_need_no_torch(tmp_path):
     """Specs and their command line load neither torch nor `structlog` and `hypothesis`."""
+    (tmp_path / "toy.toml").write_text(TOY, encoding="utf-8")
     code = """
 import sys
 import tsgraph.spec, tsgraph.spec.table, tsgraph.cli.spec
 from tsgraph.cli import main
-main(["spec", "check", "decode"])
+main(["spec", "check", sys.argv[1]])
 main(["spec", "table", "decode"])
 print([name for name in ("torch", "structlog", "hypothesis") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, tmp_path / "toy.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.splitlines()[-1]

@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from tests.faults import __main__ as command
+from tests.faults import stage
 from tests.faults.properties import PROPERTIES, Find, forget_engines
 from tests.faults.stage import Line, concerned, pasted, search_faults
 from tsgraph.capture.mode import is_capturing
@@ -120,21 +122,17 @@ def test_a_search_without_a_fault_finds_nothing():
 
 def test_the_stage_fails_where_a_fault_is_not_found(monkeypatch, capsys):
     """Exit status 1, and the fault's name, where no property finds it; 0 where all are found."""
-    from tests.faults import __main__ as command
-
-    monkeypatch.setattr(command, "PROPERTIES", PROPERTIES[:1])
+    monkeypatch.setattr(stage, "PROPERTIES", PROPERTIES[:1])
     monkeypatch.setattr(gc, "freeze", lambda: None)
     assert 0 == command.main(["padding_when_off", "--errors"])
-    monkeypatch.setattr(command, "search_faults", lambda _faults: [Line("padding_when_off", None, None, 0.0)])
+    monkeypatch.setattr(stage, "search_faults", lambda _faults: [Line("padding_when_off", None, None, 0.0)])
     assert 1 == command.main(["padding_when_off"])
     assert "padding_when_off             NOT FOUND" in capsys.readouterr().out
 
 
 def test_the_stage_fails_where_something_is_found_without_a_fault(monkeypatch, capsys):
     """The control run: a find without a fault is a find in the library, and is printed to be pasted."""
-    from tests.faults import __main__ as command
-
-    monkeypatch.setattr(command, "PROPERTIES", PROPERTIES[:1])
+    monkeypatch.setattr(stage, "PROPERTIES", PROPERTIES[:1])
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(type(PROPERTIES[0]), "search", lambda prop: Find(ValueError("a bug"), 3, 1, 0.0))
     assert 1 == command.main(["padding_when_off"])
