@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from tsgraph.buffers.contract import Fixed, State
 from tsgraph.capture.probing import Context, probe_constants
 from tsgraph.dispatch.decision import Dispatch
+from tsgraph.errors import BadBatch
 from tsgraph.keys import Reason, SlotKey
 from tsgraph.lifecycle import Cause
 from tsgraph.replay.turnstile import CLOSED, Turnstile
@@ -115,8 +116,11 @@ class Upkeep:
         The pool is the unit, so all of it is given back and what stays is captured anew: at once, or where captures are
         lazy when a step wants it. Evicted slots run eagerly then, or until a step wants them; else reset and capture.
 
-        Raises: RankDisagreement, with nothing changed, where other ranks would let other slots stay.
+        Raises: BadBatch for what is no number of bytes; RankDisagreement, with nothing changed, where other ranks would
+        let other slots stay.
         """
+        if type(count) is not int or count < 0:
+            raise BadBatch(f"bytes to give back are a whole number, 0 or more, not {count!r}")
         with self._turnstile.passing("evict"):
             return self._keeper.evict(count)
 

@@ -446,6 +446,16 @@ def test_evicting_more_than_there_is_evicts_all(hungry):
     assert {"released"} == set(states(runtime).values())
 
 
+@pytest.mark.parametrize("count", [-1, 0.5, True])
+def test_what_is_no_number_of_bytes_evicts_nothing(hungry, count):
+    """It is refused, and every slot stays."""
+    runtime = hungry.runtime(sizes=(4,))
+    runtime.capture()
+    with pytest.raises(BadBatch, match="a whole number"):
+        runtime.evict(count)
+    assert {"replayable"} == set(states(runtime).values())
+
+
 def test_evicted_slots_are_not_woken_but_may_be_captured(hungry):
     """They were not replayable when the rest was released; reset, they are captured like any other."""
     runtime = hungry.runtime(sizes=(4, 8))
