@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before any state machine is imported: a machine takes its settings when its class is made.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # both judge the machine, not the code
 settings.register_profile("dev", _COMMON, max_examples=50)
-settings.register_profile("gate", _COMMON, max_examples=50, derandomize=True, database=None)
+settings.register_profile("gate", _COMMON, max_examples=100, derandomize=True, database=None)
 settings.register_profile("fuzz", _COMMON, max_examples=200, print_blob=True)
 settings.register_profile("soak", _COMMON, max_examples=5_000, stateful_step_count=100, print_blob=True)
 PROFILE = os.environ.get("TSGRAPH_PROFILE") or ("gate" if os.environ.get("CI") else "dev")

@@ -23,7 +23,7 @@ from tsgraph.backends.emulated import EmulatedBackend
 from tsgraph.backends.emulated.dispatcher import unseen_by_operators
 
 EVERYTHING = os.environ.get("TSGRAPH_PROFILE") == "soak"
-LIMITS = dict.fromkeys(DTYPES, PER_OPERATOR) if EVERYTHING else {torch.float32: 1, torch.int64: 1}
+LIMITS = dict.fromkeys(DTYPES, PER_OPERATOR) if EVERYTHING else {torch.float32: 2, torch.int64: 1}
 PARTS = 16
 
 
