@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import economy
+
 if TYPE_CHECKING:
     from tsgraph.protocols.backend import Backend
 
@@ -27,6 +29,8 @@ settings.register_profile("fuzz", _COMMON, max_examples=200, print_blob=True)
 settings.register_profile("soak", _COMMON, max_examples=5_000, stateful_step_count=100, print_blob=True)
 PROFILE = os.environ.get("TSGRAPH_PROFILE") or ("gate" if os.environ.get("CI") else "dev")
 settings.load_profile(PROFILE)
+
+economy.read_shipped_specs_once()
 
 _FROZEN = pytest.StashKey[tuple[object, int]]()
 NO_CUDA = "torch sees no CUDA device on this machine"
@@ -46,15 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Freeze what is alive before each file's tests, and where much was loaded since.
-
-    Captures collect garbage before and after: they would walk all of torch each time, and take ten times as long.
-    """
+    """Freeze what is alive before each file's tests, and where much was loaded since."""
     since = item.path, len(sys.modules) // 100
     if item.config.stash.get(_FROZEN, None) != since:
         item.config.stash[_FROZEN] = since
-        gc.collect()
-        gc.freeze()
+        economy.freeze()
 
 
 def pytest_sessionfinish() -> None:

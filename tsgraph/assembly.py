@@ -20,6 +20,7 @@ from tsgraph.capture.budget import Budget
 from tsgraph.capture.drafting import Drafting
 from tsgraph.capture.eviction import is_evicted
 from tsgraph.capture.keeper import Keeper
+from tsgraph.capture.laziness import Laziness
 from tsgraph.capture.pipeline import Engine, check_steps
 from tsgraph.capture.plan import plan_capture, with_default
 from tsgraph.capture.session import Capturer
@@ -192,6 +193,7 @@ class Declaration:
             peers=self.peers(),
             drafting=self._drafting(arena),
             stagings=Stagings(arena, law.policy.staging),
+            laziness=Laziness(law.policy.receipts, owners),
             **parts,
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -41,6 +42,19 @@ def count_replays(slots: Iterable[Slot]) -> dict[str, int]:
     return {"replays": sum(each.replays for each in counts), "pad_rows": sum(each.pad_rows for each in counts)}
 
 
+def count_rows(slots: Iterable[Slot], eager: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    """Decode steps by variant and live rows: those that `slots` served, and the `eager` ones that a slot could have.
+
+    It is the histogram that `tsgraph tune` takes. Rows are text, as JSON wants its keys.
+    """
+    steps: dict[str, Counter[int]] = {}
+    for slot in slots:
+        steps.setdefault(slot.key.variant, Counter()).update(dict(enumerate(slot.counts.rows)))
+    for variant, rows in dict(eager).items():  # copies: a step may be served meanwhile
+        steps.setdefault(variant, Counter()).update(dict(rows))
+    return {variant: {str(live): rows[live] for live in sorted(rows) if rows[live]} for variant, rows in steps.items()}
+
+
 def describe_runtime(runtime: GraphRuntime) -> dict[str, Any]:
     """Everything about a runtime as plain JSON data."""
     return {
@@ -52,6 +66,9 @@ def describe_runtime(runtime: GraphRuntime) -> dict[str, Any]:
         "variants": list(runtime.variants),
         "slots": [describe_slot(slot) for slot in runtime.slots.values()],
         "counters": runtime.counters(),
+        "rows": count_rows(runtime.slots.values(), runtime._server.reasons.rows),  # noqa: SLF001 - to be read only
+        "tokens_per_request": runtime.geometry.tokens_per_request,
+        "ranks": runtime._parts.peers.count,  # noqa: SLF001 - likewise
         "staging": runtime._parts.engine.stagings.describe(),  # noqa: SLF001 - which is to be read only
         "memory": attrs.asdict(runtime.backend.memory()),
         "graphs": runtime.graph_memory(),

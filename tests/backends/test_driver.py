@@ -9,6 +9,7 @@ import pytest
 
 from tsgraph.backends import driver
 from tsgraph.backends.driver import NotTold, demangled, list_nodes, nodes_of
+from tsgraph.backends.reach import Blocks, Handed
 from tsgraph.protocols.backend import GraphNode
 
 STREAM, GRAPH = 7, 0xAB
@@ -39,7 +40,9 @@ class Library:
         return 0
 
     def cuGraphKernelNodeGetParams_v2(self, node: Any, parameters: Any) -> int:  # noqa: N802
-        parameters._obj.function = node.value
+        if isinstance(self.nodes[node.value - 1], int):
+            return 1  # CUDA_ERROR_INVALID_VALUE: no kernel
+        parameters._obj.function = self.nodes.index(self.nodes[node.value - 1]) + 1
         for axis, length in enumerate(self.nodes[node.value - 1][1]):
             parameters._obj.grid[axis] = length
         return 0
@@ -112,6 +115,15 @@ def test_a_kernel_of_a_library_is_named_by_its_own_call() -> None:
     assert (GraphNode("kernel", "scale_rows", (4, 2, 1)),) == nodes_of(ByKernel(KERNEL), STREAM)
 
 
+def test_kernels_that_are_alike_are_told_once() -> None:
+    """One that was launched a thousand times is one object; another grid, or another function, is another."""
+    wider, other = (KERNEL[0], (8, 2, 1)), (b"other", KERNEL[1])
+    told = nodes_of(Library(*[KERNEL] * 3, wider, other), STREAM)
+    assert [("scale_rows", (4, 2, 1))] * 3 == [(node.name, node.grid) for node in told[:3]]
+    assert 1 == len({id(node) for node in told[:3]})
+    assert [("scale_rows", (8, 2, 1)), ("other", (4, 2, 1))] == [(node.name, node.grid) for node in told[3:]]
+
+
 def test_names_have_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a graph of thousands of kernels the first are named, and all are counted."""
     monkeypatch.setattr(driver, "MOST_NAMED", 2)
@@ -168,3 +180,118 @@ def test_parameters_are_laid_out_as_the_driver_has_them() -> None:
     offsets = {name: getattr(driver.KernelParameters, name).offset for name, _ in driver.KernelParameters._fields_}
     assert (0, 8, 20, 32, 40, 48, 56, 64) == tuple(offsets.values())[:8]
     assert ctypes.sizeof(driver.KernelParameters) >= 72
+
+
+# -- what nodes are handed --------------------------------------------------------------------------------------------
+
+WEIGHT, ROWS, KV = 0x7F0000000000, 0x7F0000001000, 0x7F0000002000
+
+
+class Handing(Library):
+    """Kernels have one parameter each, the third of their words. Copies and fills have addresses, too."""
+
+    asked = 0
+
+    def __init__(self, *nodes: Any) -> None:
+        super().__init__(*nodes)
+        self.values = [ctypes.c_uint64(node[2]) if isinstance(node, tuple) else None for node in nodes]
+        self.arrays = [value and (ctypes.c_void_p * 1)(ctypes.addressof(value)) for value in self.values]
+
+    def cuGraphKernelNodeGetParams_v2(self, node: Any, parameters: Any) -> int:  # noqa: N802
+        code = super().cuGraphKernelNodeGetParams_v2(node, parameters)
+        if not code:
+            parameters._obj.parameters = ctypes.addressof(self.arrays[node.value - 1])
+        return code
+
+    def cuFuncGetParamInfo(self, function: Any, at: Any, offset: Any, size: Any) -> int:  # noqa: N802
+        self.asked += 1
+        offset._obj.value, size._obj.value = 0, 8
+        return 0 if at.value == 0 else 1
+
+    def cuGraphMemcpyNodeGetParams(self, node: Any, told: Any) -> int:  # noqa: N802
+        ctypes.c_uint64.from_buffer(told._obj, 48).value = WEIGHT  # srcDevice
+        ctypes.c_uint64.from_buffer(told._obj, 136).value = ROWS  # dstDevice
+        ctypes.c_uint64.from_buffer(told._obj, 0).value = KV  # an offset, and no address
+        return 0
+
+    def cuGraphMemsetNodeGetParams(self, node: Any, told: Any) -> int:  # noqa: N802
+        ctypes.c_uint64.from_buffer(told._obj).value = KV
+        return 0
+
+
+def reach_of(library: Any) -> dict[int, str] | None:
+    """What is handed to the nodes of the graph under way, and by which first; None where they do not tell."""
+    handed = Handed(Blocks.of([(at, 256) for at in (WEIGHT, ROWS, KV)]))
+    nodes_of(library, STREAM, handed)
+    found = handed.reach(lambda: Blocks.of(()), ())
+    return None if found is None else {address: each.node for address, each in found.items()}
+
+
+def test_kernels_tell_what_they_are_handed() -> None:
+    """Alike or not, each has parameters of its own; how they lie is asked once for a kernel of the graph."""
+    library = Handing((*KERNEL, ROWS + 8), (*KERNEL, WEIGHT), (MANGLED, (1, 1, 1), ROWS), (*KERNEL, WEIGHT))
+    library.nodes = tuple(node if node[0] == MANGLED else (*node[:2], 0) for node in library.nodes)
+    assert {ROWS: "scale_rows", WEIGHT: "scale_rows"} == reach_of(library)
+    assert 4 == library.asked
+
+
+def test_copies_and_fills_tell_what_they_are_handed() -> None:
+    """Where they read and write, by their kinds: they have no names."""
+    assert {WEIGHT: "memcpy", ROWS: "memcpy"} == reach_of(Handing(1))
+    assert {KV: "memset"} == reach_of(Handing(2))
+    assert {} == reach_of(Handing(3, 5, 6, 7, 8, 9, 10, 11))
+
+
+@pytest.mark.parametrize("kind", [4, 12, 13, 99])
+def test_a_node_that_hides_others_is_not_told(kind: int) -> None:
+    """Graphs in graphs, operations on memory, conditions, and what is new: whatever else the graph has."""
+    assert reach_of(Handing((*KERNEL, ROWS), kind)) is None
+
+
+@pytest.mark.parametrize("lacks", ["cuFuncGetParamInfo", "cuGraphMemcpyNodeGetParams", "cuGraphMemsetNodeGetParams"])
+def test_a_driver_that_lacks_a_call_does_not_tell(lacks: str) -> None:
+    """Before CUDA 12.4; the nodes are told all the same."""
+
+    class Lacking(Handing):
+        def __getattribute__(self, name: str) -> Any:
+            if name == lacks:
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    library = Lacking((*KERNEL, ROWS), 1, 2)
+    assert reach_of(library) is None
+    assert ["kernel", "memcpy", "memset"] == [node.kind for node in nodes_of(library, STREAM)]
+
+
+def test_kernels_past_the_cap_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at them."""
+    monkeypatch.setattr(driver, "MOST_NAMED", 1)
+    assert {ROWS: "scale_rows"} == reach_of(Handing((*KERNEL, ROWS)))
+    assert reach_of(Handing((*KERNEL, ROWS), (*KERNEL, ROWS))) is None
+
+
+def test_a_kernel_without_a_name_is_called_by_its_kind() -> None:
+    """It is handed memory like any other, here a kernel of a library."""
+
+    class ByKernel(Handing):
+        cuKernelGetParamInfo = Handing.cuFuncGetParamInfo  # noqa: N815
+
+        def cuGraphKernelNodeGetParams_v2(self, node: Any, parameters: Any) -> int:  # noqa: N802
+            code = super().cuGraphKernelNodeGetParams_v2(node, parameters)
+            parameters._obj.function, parameters._obj.kernel = None, node.value
+            return code
+
+    assert {ROWS: "kernel"} == reach_of(ByKernel((*KERNEL, ROWS)))
+
+
+def test_nothing_is_told_of_a_pass_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some nodes may have told before."""
+
+    class Erring(Handing):
+        def cuGraphNodeGetType(self, *_: Any) -> int:  # noqa: N802
+            return 700
+
+    monkeypatch.setattr(driver, "_library", lambda: Erring((*KERNEL, ROWS), 3))
+    handed = Handed(Blocks.of([(ROWS, 256)]))
+    assert list_nodes(STREAM, handed) is None
+    assert handed.reach(lambda: Blocks.of(()), ()) is None

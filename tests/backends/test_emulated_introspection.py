@@ -128,6 +128,33 @@ class TestNodes:
             ("kernel", "aten.copy_.default"),
         ] == [(node.kind, node.name) for node in record(step).listing if node.grid is None]
 
+    def test_a_graph_reaches_the_devices_storages_outside_of_its_pool(
+        self, backend: EmulatedBackend, x: torch.Tensor
+    ) -> None:
+        """By the operator that used each first: of other pools, too. Not those of the host, nor what its pool has."""
+        pinned, pool, beside = backend.pin((2, 3), torch.float32), backend.pool(), backend.allocate((6,), x.dtype, 1)
+        graphs: list[EmulatedGraph] = []
+
+        def recorded(pool: Any, step: Callable[[], torch.Tensor]) -> torch.Tensor:
+            with backend.record(pool) as graph:
+                returned = step()
+            graphs.append(graph)
+            return returned
+
+        here = recorded(pool, lambda: x + 1)
+        there = recorded(backend.pool(), lambda: x + 1)
+
+        def step() -> torch.Tensor:
+            x.copy_(pinned, non_blocking=True)
+            return torch.ones_like(beside).view(2, 3) + x[1:] + here + there
+
+        made = recorded(pool, step)
+        copied, added = ("aten.copy_.default", 24), ("aten.add.Tensor", 24)
+        reach = graphs[-1].reach
+        assert {x.data_ptr(): copied, there.data_ptr(): added} == {at: (r.node, r.bytes) for at, r in reach.items()}
+        assert made.data_ptr() not in reach
+        assert not any(each.own for each in reach.values())
+
     def test_lists_are_taken_apart(self, record: Record, x: torch.Tensor) -> None:
         """Each tensor of a list is an operand, of what is read and of what is written."""
         graph = record(lambda: torch._foreach_mul_([x[0], x[1]], 2))

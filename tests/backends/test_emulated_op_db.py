@@ -27,6 +27,7 @@ LIMITS = dict.fromkeys(DTYPES, PER_OPERATOR) if EVERYTHING else {torch.float32: 
 PARTS = 16
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("part", range(PARTS))
 def test_operators_replay_as_eager(part: int) -> None:
     """Each call of these operators replays on fresh inputs as eager, or is refused as the table says."""

@@ -41,6 +41,15 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
+@torch.library.custom_op("tsgraph_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> int:
+    """A kernel that returns a number."""
+    return x.shape[0]
+
+
+counted.register_fake(lambda x: x.shape[0])
+
+
 @pytest.fixture
 def backend() -> EmulatedBackend:
     """A fresh one."""
@@ -211,6 +220,11 @@ class TestRecording:
         with pytest.raises(CaptureUnsupported, match=r"tsgraph_tests\.unknown\.default .*no fake kernel") as caught:
             record(lambda: unknown(x))
         assert "register_fake" in caught.value.hint
+
+    def test_refuses_an_operator_that_returns_a_number(self, record: Record, x: torch.Tensor) -> None:
+        """It would have to run for the host to know, also where its fake kernel gives one."""
+        with pytest.raises(CaptureUnsupported, match=r"tsgraph_tests\.counted\.default .*returns a number to the host"):
+            record(lambda: counted(x))
 
     def test_modes_of_the_users_see_what_they_would_see(self, record: Record, x: torch.Tensor) -> None:
         """A dispatch mode inside the block is handed the step's operators, and nothing of the recording's own."""

@@ -235,7 +235,7 @@ def test_the_cuda_backend_loses_none(cuda: Callable[[], Backend], monkeypatch: p
     monkeypatch.setattr(hostfunc, "enqueue", refuse)
     with pytest.raises(CaptureUnsupported, match="no"):
         backend.host_function(print)
-    assert 0 == len(backend._turns._open)
+    assert 0 == len(backend._turns.open)
 
 
 def test_a_replay_that_fails_leaves_no_turn(cuda: Callable[[], Backend]) -> None:
@@ -246,7 +246,7 @@ def test_a_replay_that_fails_leaves_no_turn(cuda: Callable[[], Backend]) -> None
     graph.graph.reset()
     with pytest.raises(RuntimeError):
         graph.replay()
-    assert ([0], 0) == ([len(each.turns) for each in graph.functions], len(backend._turns._open))
+    assert ([0], 0) == ([len(each.turns) for each in graph.functions], len(backend._turns.open))
 
 
 def test_host_path_is_the_kernels() -> None:

@@ -6,7 +6,7 @@ import gc
 import struct
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +19,18 @@ from tsgraph.errors import InternalError
 
 STRIDE = 64
 SIZE = 4
+
+
+class Told(NamedTuple):
+    """A tray with live rows for a slot of `size`."""
+
+    size: int
+    live: int
+
+    @property
+    def head(self) -> bytes:
+        """What follows its number."""
+        return struct.pack("<ii", self.size, self.live)
 
 
 class Device:
@@ -69,7 +81,7 @@ def send(device: Device, payload: int) -> None:
     ring = device.ring
     at = ring.free() - ring.base
     ring._words[at // 8 + 2] = payload
-    ring.fill(struct.pack("<ii", SIZE, 1), SIZE)
+    ring.fill(Told(SIZE, 1))
     device.launch()
     ring.advance()
 
@@ -151,7 +163,7 @@ def test_trays_that_nobody_takes_do_not_make_the_host_wait_for_ever(device):
 
 def test_a_tray_of_another_size_is_missed(device):
     """A node takes no rows that were packed for another slot."""
-    device.ring.fill(struct.pack("<ii", SIZE + 1, 1), SIZE + 1)
+    device.ring.fill(Told(SIZE + 1, 1))
     device.take()
     assert ([], 1) == (device.got, device.words[1])
 
@@ -163,7 +175,7 @@ def test_memory_may_begin_anywhere():
         ring = Ring(memory[start:], STRIDE, lambda: lambda: True)
         assert 0 == ring.free() % 64
         assert ring.free() == memory[start:].data_ptr() + ring.place()
-        ring.fill(struct.pack("<ii", 1, 2), 1)
+        ring.fill(Told(1, 2))
         assert (1, 1, 2) == HEAD.unpack(bytes(memory[start + ring.place() :][: HEAD.size].tolist()))
 
 

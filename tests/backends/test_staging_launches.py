@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from tsgraph.backends import kernels, launches, nvrtc
 from tsgraph.backends.emulated import EmulatedBackend
 from tsgraph.backends.kernels import CudaKernel
 from tsgraph.backends.stager import Stager
+from tsgraph.backends.trays import Form, Layout
 from tsgraph.errors import CaptureUnsupported, ReplayFailed
 from tsgraph.protocols.backend import Lane
 
@@ -190,7 +192,7 @@ def test_kernels_are_compiled_once_for_few_lanes_and_once_for_many(driver, backe
     monkeypatch.setattr(nvrtc, "compile_cubin", lambda source, name, options: asked.append(options) or b"CUBIN")
     found = [kernels.load(backend, count) for count in (1, 24, 25, 500)]
     assert [24, 24, 120, 120] == [kernel.sources for kernel in found]
-    assert [("--gpu-architecture=sm_90", f"-DLANES={count}") for count in (24, 120)] == asked
+    assert [("--gpu-architecture=sm_90", f"-DLANES={count}", "-DDEPTH=4") for count in (24, 120)] == asked
 
 
 def test_more_lanes_than_a_launch_can_tell_of_are_refused(driver, backend):
@@ -210,3 +212,16 @@ class TestLibraries:
         """By what is missing."""
         with pytest.raises(CaptureUnsupported, match="cuMemcpyHtoDAsync_v2"):
             launches.load("libc.so.6")
+
+
+def test_few_rows_take_one_block_and_many_a_block_for_each_lane(backend):
+    """As many threads as there are units to write, up to a block's; beyond what those can take, blocks share lanes."""
+    forms = [Form.of(lane) for lane in lanes(backend)]
+    small = Layout.of(forms, 2)
+    block = kernels.block_of(small)
+    assert block is not None
+    assert (1, 1, kernels.THREADS) == (block.grid_x, block.grid_y, block.block_x)
+    most = kernels.MOST_THREADS * kernels.DEPTH
+    assert kernels.MOST_THREADS == kernels.block_of(attrs.evolve(small, units=most)).block_x
+    assert kernels.block_of(attrs.evolve(small, units=most + 1)) is None
+    assert len(forms) == kernels.grid_of(small).grid_y

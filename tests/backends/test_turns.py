@@ -156,7 +156,7 @@ class TestTelling:
         for _ in range(100):
             begun(turns, function)
             function()
-        assert len(turns._open) <= 2
+        assert len(turns.open) <= 2
 
     def test_a_beginning_tells_what_no_mark_will(self, turns: Turns) -> None:
         """And nothing is begun; with a living mark it is left to that."""

@@ -7,7 +7,7 @@ import torch
 
 from tsgraph.backends.choice import choose_backend
 from tsgraph.backends.emulated import EmulatedBackend
-from tsgraph.bench.capture import ALONE, PER_SLOT, PER_VARIANT, SEED, Decoder, spec_of
+from tsgraph.bench.capture import ALONE, FROZEN, PER_SLOT, PER_VARIANT, SEED, WATCHED_ONCE, Decoder, spec_of
 from tsgraph.bench.page import SHEETS
 from tsgraph.bench.seed_model import capture as seed_capture
 from tsgraph.keys import Batch, Mode
@@ -17,14 +17,14 @@ SMALL = ("--sizes", "1", "--layers", "1", "--width", "16", "--context", "16", "-
 
 
 def test_captures_in_every_way_and_holds_each_against_eager(bench, capsys, tmp_path):
-    """Four rows: the seed's order, tsgraph's with warm-ups per slot and per variant, and the largest size alone.
+    """Six rows: the seed's order with its collector on and off, tsgraph's three ways, and the largest size alone.
 
     A profile says where tsgraph's time goes.
     """
     report = bench("capture", *SMALL, "--profile", str(tmp_path / "profile.txt"))
 
     ways = report.data["ways"]
-    assert [SEED, PER_SLOT, PER_VARIANT, ALONE] == list(ways)
+    assert [SEED, FROZEN, PER_SLOT, PER_VARIANT, WATCHED_ONCE, ALONE] == list(ways)
     assert all(found["farthest"] == 0 and not found["failed"] and found["bytes"] > 0 for found in ways.values())
     assert [1] == report.data["sizes"]
     assert "capture/session.py" in (tmp_path / "profile.txt").read_text()
@@ -39,19 +39,27 @@ def decoder() -> Decoder:
     return Decoder.of((1, 2), 1, 16, 16, EmulatedBackend())
 
 
-@pytest.mark.parametrize(("per", "forwards"), [("slot", [4, 4]), ("variant", [4, 0])])
-def test_warm_ups_are_counted_as_the_spec_says(decoder, per, forwards, uncollected):
-    """Per variant only the first slot, the largest, is warmed up; per slot each is."""
-    runtime = decoder.runtime(per, decoder.sizes)
+@pytest.mark.parametrize(
+    ("way", "per", "forwards", "models"),
+    [
+        (PER_SLOT, "slot", [4, 4], ["", ""]),
+        (PER_VARIANT, "variant", [4, 0], ["", ""]),
+        (WATCHED_ONCE, "variant", [4, 0], ["", "default/2"]),
+    ],
+)
+def test_warm_ups_and_watches_are_as_the_spec_says(decoder, way, per, forwards, models, uncollected):
+    """Per variant only the first slot, the largest, is warmed up; per slot each is. One watch may do for all."""
+    runtime = decoder.runtime(way, decoder.sizes)
     runtime.capture()
 
+    assert models == [slot.receipt.model for slot in runtime.slots.values()]
     events = [[entry.name for entry in slot.history].count("forward") for slot in runtime.slots.values()]
-    assert (per, forwards) == (spec_of(per).warmup.per, events)
+    assert (per, forwards) == (spec_of(way).warmup.per, events)
 
 
 def test_the_seed_warms_up_each_size_ascending_then_records_it(decoder, uncollected):
     """Four forwards and one recording for each size, smallest first (§3)."""
-    batches = {size: slot.batch for (_, size), slot in decoder.runtime("slot", decoder.sizes).slots.items()}
+    batches = {size: slot.batch for (_, size), slot in decoder.runtime(PER_SLOT, decoder.sizes).slots.items()}
     seen: list[tuple[int, bool]] = []
 
     def step(batch):

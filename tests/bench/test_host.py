@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import count
 
 import pytest
@@ -15,8 +16,10 @@ from tsgraph.bench.page import SHEETS
 from tsgraph.bench.rivals import rivals
 from tsgraph.bench.settings import LIVE, SETTINGS, read_all
 from tsgraph.bench.staleness import modes
-from tsgraph.bench.subject import AGAINST, OURS, RAW, THEIRS, Subject
+from tsgraph.bench.subject import AGAINST, FROM_DEVICE, FROM_HOST, FROM_HOST_AHEAD, OURS, RAW, THEIRS, Subject
 from tsgraph.bench.turns import time_turns
+from tsgraph.buffers.contract import Rows
+from tsgraph.runtime import GraphRuntime
 from tsgraph.testing import emulate
 
 TWO_GROUPS, FULLEST = SETTINGS[1], SETTINGS[3]
@@ -24,7 +27,7 @@ ATTEMPTS = 5
 
 
 @pytest.mark.parametrize(
-    ("setting", "fit", "least"), [(TWO_GROUPS, "padded", 2.5), (FULLEST, "exact", 1.5), (FULLEST, "padded", 3.0)]
+    ("setting", "fit", "least"), [(TWO_GROUPS, "padded", 5), (FULLEST, "exact", 3.5), (FULLEST, "padded", 6)]
 )
 def test_the_seed_takes_longer_by_so_much(setting, fit, least, uncollected):
     """Without a device: its Python and its copies by the CPU, against all of tsgraph's checks and packing.
@@ -48,6 +51,53 @@ def test_a_steady_call_makes_no_tensor_and_keeps_no_memory(uncollected):
             if way in OURS:
                 assert 0 == costs.tensors_made(action), (live, way)
                 assert costs.blocks_kept(action) < 0.1, (live, way)
+
+
+FRAMES = {FROM_HOST: 15, FROM_HOST_AHEAD: 16, FROM_DEVICE: 14}
+"""Calls of Python's in a steady call: that of the one collaborator included, those of what is emulated not."""
+
+
+def python_calls(action):
+    """The functions of the library, written in Python, that one call of `action` calls, but for its emulation's."""
+    seen = []
+
+    def note(frame, event, _):
+        if event == "call" and not frame.f_code.co_filename.endswith(("host_only.py", "streams.py")):
+            seen.append(frame.f_code.co_qualname)
+
+    for _ in range(30):  # of each tray, and of both of torch's modes, something is made at first
+        action()
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return seen[seen.index("GraphRuntime.__call__") :]
+
+
+def test_a_steady_call_is_few_calls_of_pythons(uncollected):
+    """Each costs as much as the copy of a source; how many there are does not depend on how many sources."""
+    for setting in (TWO_GROUPS, FULLEST):
+        collaborators = 1 + setting.drafter + setting.recurrent
+        for way, action in Subject.of(setting, HostOnlyBackend()).ways(LIVE["padded"]).items():
+            if way in OURS:
+                calls = python_calls(action)
+                assert FRAMES[way] + collaborators - 1 >= len(calls), (setting.name, way, calls)
+
+
+def test_a_call_with_nothing_to_stage_is_fewer(uncollected):
+    """To decide, to look, to launch and to cut."""
+    backend = HostOnlyBackend()
+    runtime = GraphRuntime.for_step(
+        lambda ids: ids,
+        inputs={"ids": Rows(torch.int32, pad=1, source="engine")},
+        sizes=(8,),
+        outputs="request",
+        backend=backend,
+    )
+    runtime.capture()
+    calls = python_calls(lambda: runtime(rows=8))
+    assert len(calls) <= 14, calls
 
 
 def test_measures_settings_exact_and_padded(bench, capsys, monkeypatch):

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tsgraph.backends.emulated.staging import EmulatedKernel
-from tsgraph.backends.kernels import SOURCE_FILE, grid_of
+from tsgraph.backends.kernels import DEPTH, SOURCE_FILE, block_of, grid_of
 from tsgraph.backends.ring import TRAYS
 from tsgraph.backends.stager import Load, Stager
 from tsgraph.backends.trays import Layout
@@ -48,11 +48,33 @@ class CompiledKernel(EmulatedKernel):
         ring, landing = stager.ring, stager.landing
         trays, last = (ring.trays_at, TRAYS - 1) if landing is None else (landing.data_ptr(), 0)
         addresses = map(ctypes.c_void_p, (stager.table(layout).data_ptr(), trays))
-        numbers = (ring.stride, last, layout.size)
-        library().take(
-            *_grid(layout), *addresses, *numbers, *map(ctypes.c_void_p, (stager.state.data_ptr(), ring.base))
-        )
+        counts = map(ctypes.c_void_p, (stager.state.data_ptr(), ring.base))
+        words = (*addresses, ring.stride, last, layout.size, *counts)
+        threads = self.threads(layout)
+        if threads is None:
+            library().take(*_grid(layout), *words)
+        else:
+            library().take_at_once(threads, *words, len(layout.forms))
         require_aligned()
+
+    def threads(self, layout: Layout) -> int | None:
+        """Those of the one block that is the node; None where a block will not do."""
+        block = block_of(layout)
+        return None if block is None else block.block_x
+
+
+class CompiledDeep(CompiledKernel):
+    """Has as few threads as may be, each with as many units."""
+
+    def threads(self, layout: Layout) -> int | None:
+        return max(-(-layout.units // DEPTH), 4 + len(layout.forms))
+
+
+class CompiledInBlocks(CompiledKernel):
+    """Has a block for each lane, or several, however few rows there are."""
+
+    def threads(self, layout: Layout) -> int | None:
+        return None
 
 
 def _grid(layout: Layout) -> tuple[int, int, int]:

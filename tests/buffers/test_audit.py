@@ -188,11 +188,13 @@ def test_memory_that_one_warm_up_made_is_old_to_the_next(audit):
         made[0].add_(1)
 
 
-def test_a_new_storage_is_not_laundered(audit):
+@pytest.mark.parametrize("source", ["tensor", "storage"])
+def test_a_new_storage_is_not_laundered(audit, source):
     """A fresh tensor that is set to old memory does not make that memory fresh."""
     old = torch.zeros(3)
+    given = (old,) if source == "tensor" else (old.untyped_storage(), 0, (3,), (1,))
     with pytest.raises(ContractViolation, match="an undeclared tensor"), audit():
-        torch.empty(0).set_(old).add_(1)
+        torch.empty(0).set_(*given).add_(1)
     assert [0, 0, 0] == old.tolist()
 
 

@@ -11,22 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.buffers.compiled_kernel import COMPILER, CompiledKernel
+from tests.buffers.compiled_kernel import COMPILER, CompiledDeep, CompiledInBlocks, CompiledKernel
 from tests.buffers.test_staging import CANARY, ROWS, WRONG, batch, layouts, sources_for, write_in_place
 from tsgraph.backends.choice import choose_backend
 from tsgraph.backends.emulated import EmulatedBackend
 from tsgraph.backends.emulated.staging import EmulatedKernel
 from tsgraph.backends.ring import TRAYS
 from tsgraph.backends.stager import Stager
-from tsgraph.buffers import pattern
+from tsgraph.buffers import packing, pattern
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.packing import Packing, lanes_of
 from tsgraph.buffers.staging import Staging
 from tsgraph.errors import BadBatch
 
-COMPILED = pytest.param(CompiledKernel, marks=pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler"))
+NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
+COMPILED = [pytest.param(kernel, marks=NEEDS_COMPILER) for kernel in (CompiledKernel, CompiledDeep, CompiledInBlocks)]
 ON_A_GPU = pytest.param(None, marks=pytest.mark.gpu, id="cuda")
-KERNELS = pytest.mark.parametrize("kernel", [EmulatedKernel, COMPILED, ON_A_GPU])
+KERNELS = pytest.mark.parametrize("kernel", [EmulatedKernel, *COMPILED, ON_A_GPU])
 READS = st.sampled_from(["ring", "landing"])
 
 
@@ -360,6 +361,31 @@ def test_a_steady_call_calls_no_operator(arena, inside, guards, monkeypatch):
             slot.packing.stage(3, sources)
         assert [] == moves.seen
         slot.graph.replay()
+
+
+@WAYS
+def test_calls_of_several_kinds_in_turn_are_all_known(arena, inside, monkeypatch):
+    """From the host, from the device, with strides: each was learnt once, and the rows of each are right."""
+    slot, sources = slot_of(arena, inside=inside), [batch(3) for _ in range(3)]
+    arena.backend.adopt([sources[1]["lens"]])
+    sources[2]["lens"] = torch.stack([sources[2]["lens"]] * 2, 1)[:, 0]
+    for turn in range(4):
+        for kind, each in enumerate(sources):
+            each["lens"].fill_(10 * turn + kind)
+            slot.serve(3, each)
+            assert [10 * turn + kind] * 3 + [1] == arena.tensors()["lens"].tolist()
+            assert slot.packing._plans[3].habit.take(each)  # it is asked first at the next call
+        monkeypatch.setattr(slot.packing, "_learn", None)
+
+
+def test_of_kinds_that_change_only_the_last_are_known(arena):
+    """So many, and no more, are kept for each number of rows."""
+    slot, wide = slot_of(arena), torch.arange(3 * 12).view(3, 12)
+    for stride in (*range(1, 7), 1):
+        columns = wide[:, : 4 * stride : stride] if stride < 4 else wide[:, stride : stride + 4]
+        slot.serve(3, {**batch(3), "table": columns, "lens": torch.arange(3 * stride, dtype=torch.int32)[::stride]})
+        assert columns.tolist() == arena.tensors()["table"][:3].tolist()
+    assert packing._OTHERS == len(slot.packing._plans[3].others)
 
 
 def test_strided_sources_are_copied_to_the_same_views(arena):

@@ -17,7 +17,7 @@ class Stub:
     """A slot as far as it is judged: of 4 rows, whose outputs are 100 bytes."""
 
     key: SlotKey
-    counts: Counts = attrs.field(factory=Counts)
+    counts: Counts = attrs.field(factory=lambda: Counts(4))
     cause: Cause | None = None
     graph: object = "a graph"
 
@@ -40,18 +40,18 @@ def eviction(limit=450, *, ranks=1, over_budget="evict"):
 def test_use_is_what_came_since_slots_came_or_went():
     """Replays of long ago count less than one of now; without any of now, those since its capture count."""
     judge, a, b = eviction()
-    a.counts.replays, b.counts.replays = 9, 2
+    a.counts.rows[3], b.counts.rows[4] = 9, 2
     before = judge.staying([a, b], 450)
     judge.look()
     unused = judge.staying([a, b], 450)
-    b.counts.replays += 1
+    b.counts.rows[1] += 1
     assert ([a], [a], [b]) == (before, unused, judge.staying([a, b], 450))
 
 
 def test_what_fits_together_stays_together():
     """In the order of capture, whoever is used more; `first` has its place before all."""
     judge, a, b = eviction()
-    b.counts.replays = 1
+    b.counts.rows[4] = 1
     assert ([a, b], [a], []) == (
         judge.staying([b, a], 500),
         judge.staying([a, b], 450, first=a),
@@ -64,7 +64,7 @@ def test_a_contest_is_open_until_a_side_leads_by_what_a_capture_costs():
     a = Stub(SlotKey("a", 4))
     contest, lost = Contest([a]), Contest([a])
     assert [True] * (EARNED - 1) + [False] == [contest.open() for _ in range(EARNED)]
-    a.counts.replays += EARNED + 1
+    a.counts.rows[4] += EARNED + 1
     assert (False, -EARNED) == (lost.open(), lost.lead)
 
 

@@ -7,20 +7,33 @@ import pytest
 import torch
 
 from tsgraph import GraphRuntime, Rows
-from tsgraph.capture.laziness import SMALL_CHANGE, Laziness, lazy_work, new_workspace
+from tsgraph.backends.emulated import EmulatedBackend
+from tsgraph.backends.emulated.graph import EmulatedGraph
+from tsgraph.capture.laziness import SMALL_CHANGE, Laziness, Model, lazy_work, new_memory, new_workspace
+from tsgraph.capture.pipeline import Engine, Pipeline
+from tsgraph.dispatch.peers import Peers
 from tsgraph.errors import CaptureFailed, ContractViolation
+from tsgraph.protocols.backend import Reached
+from tsgraph.protocols.null import NullAttention
 from tsgraph.receipts.receipt import CaptureReceipt, Escape, External, Once, Opaque, Output
 from tsgraph.spec.load import parse_spec
+from tsgraph.testing.fakes import FakeGrammar
 
 ELSEWHERE = torch.ones(1)
 
 
-def _runtime(step, *, per: str = "variant", **words) -> GraphRuntime:
+def _runtime(step, *, per: str = "variant", receipts: str = "each", **words) -> GraphRuntime:
     """A runtime of sizes 2 and 4 on the emulated device, whose failures raise."""
     told = {"extends": "decode", "name": "decode", "version": 1, "warmup": {"per": per}}
-    spec = parse_spec({**told, "policy": {"on_capture_failure": "raise", "undeclared_reads": "allow"}})
-    inputs = {"x": Rows(torch.float32, pad=0)}
-    return GraphRuntime.for_step(step, inputs=inputs, sizes=(2, 4), outputs="request", spec=spec, device="cpu", **words)
+    policy = {"on_capture_failure": "raise", "undeclared_reads": "allow", "receipts": receipts}
+    inputs, spec = {"x": Rows(torch.float32, pad=0)}, parse_spec({**told, "policy": policy})
+    words = {"device": "cpu", "sizes": (2, 4), **words}
+    return GraphRuntime.for_step(step, inputs=inputs, outputs="request", spec=spec, **words)
+
+
+def _models(runtime) -> dict[int, str]:
+    """By size, from whose receipt a slot's was taken over."""
+    return {key.size: slot.receipt.model for key, slot in runtime.slots.items()}
 
 
 def test_a_step_without_lazy_work_is_captured_at_all_sizes():
@@ -71,12 +84,176 @@ def test_lazy_work_is_refused_by_name_and_leaves_the_warmed_slot(step, told, emu
 @pytest.fixture
 def emulated_constants():
     """A backend that takes the module's own tensor for the device's."""
-    from tsgraph.backends.emulated import EmulatedBackend
-
     backend = EmulatedBackend()
     backend.adopt([ELSEWHERE])
     return backend
 
+
+# -- recordings that nobody watches -----------------------------------------------------------------------------------
+
+
+def test_a_step_without_lazy_work_is_watched_once():
+    """The later slots have the first one's receipt, and replay right."""
+    runtime = _runtime(lambda x: x * 2 + 1, receipts="warmed", sizes=(1, 2, 4))
+    runtime.capture()
+
+    assert {4: "", 2: "default/4", 1: "default/4"} == _models(runtime)
+    for rows in (1, 2, 3):
+        x = torch.arange(float(rows))
+        assert (x * 2 + 1).tolist() == runtime(x=x).tolist()
+
+
+@pytest.mark.parametrize("receipts", ["each", "warmed"])
+def test_memory_of_a_smaller_size_is_refused(receipts, emulated_constants):
+    """By operator and line: what nobody watched is recorded again, watched, since its graph tells of that memory."""
+    runtime = _runtime(Touches(), receipts=receipts, backend=emulated_constants)
+    with pytest.raises(CaptureFailed, match=r"that of default/4 did.*it touches unknown at .*test_laziness.py:"):
+        runtime.capture()
+
+    assert ["replayable", "failed"] == [slot.state for slot in runtime.slots.values()]
+
+
+def test_where_a_step_cannot_be_called_again_the_graph_alone_tells(emulated_constants, monkeypatch):
+    """Other ranks and queues of entries count forwards: the memory is told by address, and by kernel."""
+    monkeypatch.setattr(Pipeline, "_repeatable", False)
+    runtime = _runtime(Touches(), receipts="warmed", backend=emulated_constants)
+    with pytest.raises(CaptureFailed, match=r"that of default/4 did") as caught:
+        runtime.capture()
+
+    handed = f"it is handed memory of 4 bytes at {ELSEWHERE.data_ptr():#x} that no operator of default/4 touched"
+    assert f"{handed}, first by aten.add.Tensor" in str(caught.value)
+    assert 'receipts = "each"' in caught.value.__cause__.hint
+    assert ["replayable", "failed"] == [slot.state for slot in runtime.slots.values()]
+
+
+@pytest.mark.parametrize(
+    ("parts", "repeatable"), [({}, True), ({"grammar": FakeGrammar()}, False), ({"peers": Peers(count=2)}, False)]
+)
+def test_a_step_can_be_called_again_where_nobody_counts(parts, repeatable):
+    """Neither a queue, of which each forward takes an entry, nor another rank."""
+    absent = dict.fromkeys(("step", "backend", "arena", "guard", "marks", "audit", "addresses", "recorder"))
+    assert repeatable == Pipeline(engine=Engine(**absent, **parts), slot=None)._repeatable
+
+
+def test_what_only_looks_like_an_address_is_settled_by_a_watch(monkeypatch):
+    """A recording whose graph seems to be handed other memory, and which touches none, is captured, and is watched."""
+    told = EmulatedGraph.reach.fget
+    graphs = []
+
+    def reach(graph):
+        graphs.append(graph)
+        return {**told(graph), **({64: Reached("cat", 512)} if len(graphs) > 1 else {})}
+
+    monkeypatch.setattr(EmulatedGraph, "reach", property(reach))
+    runtime = _runtime(lambda x: x + 1, receipts="warmed", sizes=(1, 2, 4))
+    runtime.capture()
+
+    assert {4: "", 2: "", 1: ""} == _models(runtime)
+    assert [4.0, 4.0] == runtime(x=torch.full((2,), 3.0)).tolist()
+    used = [slot.graph for slot in runtime.slots.values()]
+    assert {"released"} == {graph._state for graph in graphs if graph not in used}
+
+
+class Tables(NullAttention):
+    """Metadata with memory for each size, all under one name."""
+
+    def __init__(self, backend):
+        self.backend, self.made, self.table = backend, {}, None
+
+    def bind(self, batch):
+        """Another table for each size, the same one at each call."""
+        if batch.rows not in self.made:
+            self.made[batch.rows] = self.backend.allocate((batch.rows,), torch.float32, batch.rows)
+        self.table = self.made[batch.rows]
+
+
+def test_metadata_of_each_size_are_refused_where_nobody_watches(emulated_constants, monkeypatch):
+    """A receipt that was taken over would tell of another size's memory. Watched, it is their own that is read."""
+    for receipts in ("each", "warmed"):
+        tables = Tables(emulated_constants)
+        runtime = _runtime(
+            lambda x, tables=tables: x + tables.table, receipts=receipts, backend=emulated_constants, attention=tables
+        )
+        if receipts == "each":
+            runtime.capture()
+            assert [3.0, 3.0] == runtime(x=torch.ones(2)).tolist()
+            continue
+        with monkeypatch.context() as patch:
+            patch.setattr(Pipeline, "_repeatable", False)
+            with pytest.raises(CaptureFailed, match=r"handed collaborator attention\.\S+, memory of 8 bytes at 0x"):
+                runtime.capture()
+
+
+def test_memory_that_the_first_was_handed_too_is_no_finding(emulated_constants):
+    """Undeclared or not: every size reads it."""
+    runtime = _runtime(lambda x: x + ELSEWHERE, receipts="warmed", backend=emulated_constants)
+    runtime.capture()
+
+    assert {4: "", 2: "default/4"} == _models(runtime)
+
+
+def test_a_device_that_does_not_tell_is_watched(monkeypatch, emulated_constants):
+    """Every recording is, so lazy work is found as ever."""
+    monkeypatch.setattr(EmulatedGraph, "reach", None)
+    runtime = _runtime(lambda x: x + 1, receipts="warmed", backend=emulated_constants)
+    runtime.capture()
+    assert {4: "", 2: ""} == _models(runtime)
+
+    with pytest.raises(CaptureFailed, match="it touches unknown at "):
+        _runtime(Touches(), receipts="warmed", backend=emulated_constants).capture()
+
+
+def test_a_recording_that_alone_is_not_told_is_refused(monkeypatch):
+    """The first one was, so nobody watched this one, and it cannot be made again."""
+    monkeypatch.setattr(Pipeline, "_repeatable", False)
+    told = EmulatedGraph.reach.fget
+    graphs = []
+
+    def reach(graph):
+        graphs.append(graph)
+        return told(graph) if len(graphs) == 1 else None
+
+    monkeypatch.setattr(EmulatedGraph, "reach", property(reach))
+    with pytest.raises(CaptureFailed, match="the device does not tell what memory it is handed"):
+        _runtime(lambda x: x + 1, receipts="warmed").capture()
+    assert 2 == len(graphs)
+
+
+def test_no_receipt_of_an_older_run_is_taken_over():
+    """What it tells of may have been replaced: a slot that is captured alone is watched."""
+    runtime = _runtime(lambda x: x + 1, receipts="warmed")
+    runtime.capture()
+    runtime.invalidate("it is a test", ("default", 2))
+    runtime.capture()
+
+    assert {4: "", 2: ""} == _models(runtime)
+    assert runtime._parts.engine.laziness._of_this_run is None
+
+
+def test_nobody_asks_what_watched_graphs_are_handed(monkeypatch):
+    """To ask costs time, and the watch tells."""
+    monkeypatch.setattr(EmulatedGraph, "reach", property(lambda _: pytest.fail("asked")))
+    _runtime(lambda x: x + 1).capture()
+
+
+@attrs.frozen
+class Stub:
+    """A graph by what it is handed."""
+
+    reach: object
+
+
+def test_memory_of_its_own_is_not_new():
+    """What was made outside of the pool while a graph was recorded, as for random numbers."""
+    first = CaptureReceipt(slot="default/4", spec="decode", backend="cuda", device="cuda:0")
+    reach = {64: Reached("add", 8), 128: Reached("rand", 8, own=True), 256: Reached("memcpy", 16)}
+
+    told = list(new_memory(Model(first, frozenset({64})), Stub(reach), None))
+    assert ["it is handed memory of 16 bytes at 0x100 that no operator of default/4 touched, first by memcpy"] == told
+    assert [] == list(new_memory(Model(first, frozenset(reach)), Stub({64: Reached("mul", 8)}), None))
+
+
+# -- findings ---------------------------------------------------------------------------------------------------------
 
 EXTERNAL = External(
     kind="parameter",

@@ -147,10 +147,12 @@ def test_a_runtime_can_be_tuned_by_what_it_tells(tmp_path, capsys):
         runtime(x=torch.zeros(rows))
     assert any(event.get("rows") == 9 for event in told)
     snapshot = written(tmp_path / "snapshot.json", runtime.snapshot())
-    seen = figures(capsys, snapshot, "--forecast", snapshot)
-    assert ["estimated", "left out"] == [note.partition(":")[0] for note in seen["notes"]]
-    assert 4 == seen["steps"]
+    seen = figures(capsys, snapshot, "--memory", "1GiB")
+    assert (5, [3, 6, 9], []) == (seen["steps"], seen["sizes"], seen["notes"])
     assert Forecast.of_slots(runtime.snapshot()["slots"]).bytes(seen["sizes"], 1) == seen["chosen"]["bytes"] > 0
+    logged = "".join(json.dumps({"event": "stats", "level": "info", **runtime.snapshot()}) + "\n" for _ in range(2))
+    same = figures(capsys, written(tmp_path / "stats.jsonl", logged), "--forecast", snapshot)
+    assert seen["chosen"] == same["chosen"]
     GraphRuntime.for_step(
         lambda x: x * 2, inputs={"x": Rows(torch.float32, pad=0)}, outputs="request", sizes=seen["sizes"]
     )
@@ -167,10 +169,12 @@ def test_a_runtime_can_be_tuned_by_what_it_tells(tmp_path, capsys):
         (("SEEN", "--costs", "SEEN"), "sizes must be whole numbers"),
         (("SEEN", "--costs", "LIST"), "holds no JSON object"),
         (("SEEN", "--costs", "TEXT"), "is no JSON"),
+        (("SEEN", "--costs", "DEEP"), "is no JSON"),
         (("SEEN", "--eager", "0.5"), "an eager step costs 0.5"),
         (("SEEN", "--memory", "1GiB"), "there is no forecast"),
         (("SEEN", "--memory", "1", "--slot-bytes", "2"), "no size fits into 1 bytes"),
-        (("SEEN", "--forecast", "SEEN"), "needs two recorded slots"),
+        (("SEEN", "--forecast", "SEEN"), "tells of no slots"),
+        (("SEEN", "--forecast", "NONE"), "needs two recorded slots"),
         (("SEEN", "--forecast", "SEEN", "--row-bytes", "1"), "a forecast is given twice"),
         (("LIST",), "record 1 is no JSON object"),
     ],
@@ -178,6 +182,8 @@ def test_a_runtime_can_be_tuned_by_what_it_tells(tmp_path, capsys):
 def test_what_cannot_be_used_is_exit_status_2(argv, says, seen, tmp_path, capsys):
     """Named on standard error, without a traceback, and nothing is printed."""
     files = {"SEEN": seen, "LIST": written(tmp_path / "list", [1]), "TEXT": written(tmp_path / "text", "words")}
+    files["NONE"] = written(tmp_path / "none", {"slots": []})
+    files["DEEP"] = written(tmp_path / "deep", "[" * 100_000)
     assert 2 == main(["tune", *(files.get(word, word) for word in argv)])
     printed = capsys.readouterr()
     assert printed.err.startswith("tsgraph: ")

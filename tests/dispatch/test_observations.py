@@ -70,20 +70,45 @@ def test_tokens_are_rows_of_so_many_tokens():
     assert {"default": {2: 1, 3: 2}} == steps_of(text, tokens_per_request=4)
 
 
-def test_a_snapshot_is_an_estimate():
-    """What it has is spread over the slots' rows, and that is told, as are steps that were too large for all."""
-    slots = [{"variant": "default", "size": size, "replays": 10, "pad_rows": 0} for size in (8, 4)]
-    seen = parse_observations(json.dumps({"slots": slots, "counters": {"eager": {"no_size_fits": 3}}}))
-    assert {4: 10, 8: 10} == seen.total
-    assert 20 == sum(seen.total.values())
-    assert ["estimated", "left out"] == [note.partition(":")[0] for note in seen.notes]
-    assert 1 == len(parse_observations(json.dumps({"slots": slots})).notes)
+def snapshot(steps, **rest):
+    """What a runtime tells that has served `steps`."""
+    return {"rows": steps, "slots": [], "tokens_per_request": 1, "ranks": 1, "counters": {}, **rest}
 
 
-def test_a_snapshot_with_a_histogram_needs_no_estimate():
-    """Where the batches themselves are there, they count."""
-    seen = parse_observations(json.dumps({"rows": {"default": {"5": 2}}, "slots": [], "counters": {}}))
-    assert ({"default": {5: 2}}, ()) == (seen.steps, seen.notes)
+def test_a_snapshot_has_the_histogram():
+    """Exactly, with the width of speculation, and what it tells of its slots, however it is laid out."""
+    told = snapshot({"default": {"5": 2}, "b": {}}, tokens_per_request=4, slots=[{"size": 8}])
+    for text in (json.dumps(told), json.dumps(told, indent=2), json.dumps([told]), json.dumps({"snapshot": told})):
+        seen = parse_observations(text)
+        assert ({"default": {5: 2}, "b": {}}, 4, ()) == (seen.steps, seen.tokens_per_request, seen.notes)
+        assert ({"size": 8},) == seen.slots
+
+
+def test_of_snapshots_in_a_log_the_last_one_counts():
+    """Each tells all steps so far, so neither earlier ones nor single steps beside them are added."""
+    early, late = snapshot({"default": {"5": 2}}), snapshot({"default": {"3": 1, "5": 4}})
+    for log in (
+        lines({"event": "stats", **early}, {"event": "stats", **late}),
+        lines({"snapshot": early}, {"snapshot": late}),
+    ):
+        assert ({"default": {3: 1, 5: 4}}, ()) == (steps_of(log), parse_observations(log).notes)
+    seen = parse_observations(lines({"rows": 5}, late, {"event": "start"}))
+    assert {"default": {3: 1, 5: 4}} == seen.steps
+    assert ("left out: records beside snapshots, which tell all steps: 2",) == seen.notes
+
+
+def test_a_runtime_that_began_anew_adds_to_the_one_before():
+    """A count that is less than before is another runtime's; that is told."""
+    tables = ({"5": 2}, {"5": 9}, {"3": 1}, {"3": 2, "5": 9})
+    seen = parse_observations(lines(*(snapshot({"default": table}) for table in tables)))
+    assert {"default": {3: 2, 5: 18}} == seen.steps
+    assert ("snapshots of 2 runtimes: where a count is less than before, another began",) == seen.notes
+
+
+def test_one_rank_of_several_is_told():
+    """Its own rows need not be those that picked the sizes (R27)."""
+    (note,) = parse_observations(json.dumps(snapshot({"default": {"5": 2}}, ranks=2))).notes
+    assert note.startswith("of one rank of 2: the widest picks the size")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +129,16 @@ def test_a_snapshot_with_a_histogram_needs_no_estimate():
         ('{"rows": 1.5}', "line 1: 1.5 is no count"),
         ('{"rows": 0}', "no decode step with a row"),
         ('{"rows": {"1": 1}, "tokens_per_request": 0}', "tokens per request"),
-        ('{"slots": [{}]}', "a slot of the snapshot"),
         ('{"slots": [], "counters": []}', "no decode step"),
+        ('{"slots": [], "rows": {"default": {}}}', "no decode step with a row"),
+        ('{"slots": [], "rows": {"default": {"1": 1}, "b": 2}}', "the snapshot: rows of variant 'b': expected steps"),
+        ('{"slots": [], "rows": {"1": 1}, "tokens_per_request": [4]}', "tokens per request"),
+        (" \n", "no decode step with its rows (records: 0)"),
+        ("[" * 100_000, "neither JSON nor CSV"),
+        ('{"rows":' * 100_000, "line 1 is no JSON"),
+        ('{"rows": {"1": ' + "9" * 400 + "}}", "are not two counts"),
+        ('{"rows": {"' + "9" * 5000 + '": 1}}', "is no count"),
+        ('{"rows": ' + "9" * 5000 + "}", "line 1 is no JSON"),
     ],
 )
 def test_what_cannot_be_read_is_named(text, says):

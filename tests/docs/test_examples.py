@@ -35,6 +35,7 @@ def _run(example: re.Match[str], page: Path, namespace: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_runs_and_prints_what_it_shows(page):
     """The Python blocks of a page run in order, in one namespace; a `text` block right below one is its output."""

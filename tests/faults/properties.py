@@ -10,10 +10,11 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.faults import call_checks, capture_checks, queue_checks, standing_checks
+from tests.faults import call_checks, capture_checks, lazy_checks, queue_checks, standing_checks
 from tests.faults.call_checks import Call, Intake, Route
 from tests.faults.capture_checks import Misbehaviour
 from tests.faults.histories import SHAPES, History, Turn, histories
+from tests.faults.lazy_checks import Lazy
 from tests.faults.oracle import serve_history
 from tests.faults.rig import Rig
 from tests.faults.shape import Shape
@@ -297,6 +298,14 @@ PROPERTIES: tuple[Property[Any], ...] = (
         standing_checks.check_alone,
         _one("wake", "way_barred_by_errors", "calls_inside_calls", "replay_inside_recording"),
         most=6,
+    ),
+    Property(
+        "recordings without warm-ups",
+        ("S4",),
+        lazy_checks.lazy_steps,
+        lazy_checks.check_lazy,
+        {"lazy_work_unseen": Lazy("keeps"), "workspace_unseen": Lazy("keeps much", receipts="warmed")},
+        most=16,
     ),
     Property(
         "rows, pads and state",

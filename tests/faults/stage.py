@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 import torch
 
+from tests import economy
 from tests.faults.properties import PROPERTIES, Find, Property
 from tests.faults.rig import Rig
 from tests.faults.shape import Shape
@@ -80,11 +80,10 @@ class Outcome:
 
 
 def settle() -> None:
-    """Freeze what there is after a capture: each collects garbage, and would walk all of torch each time."""
+    """Freeze what there is after a capture."""
     torch.set_num_threads(1)
     Rig.build(Shape())
-    gc.collect()
-    gc.freeze()
+    economy.freeze()
 
 
 def plant_one(name: str) -> Outcome:

@@ -24,9 +24,10 @@ def test_each_task_has_one_worker(workers: int) -> None:
     assert all(share == sorted(share) and share[1] == share[0] + 1 for share in shares)
 
 
-def test_workers_observe_what_one_does() -> None:
+def test_workers_observe_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, each task is run once, and the items come in the tasks' order."""
-    wanted: list[Task] = generated(0, 2 * NEIGHBOURS)
+    monkeypatch.setattr(recording, "NEIGHBOURS", 3)
+    wanted: list[Task] = generated(0, 9)
     alone, shared = (record(wanted, "emulated", workers=workers) for workers in (1, 2))
     assert wanted == [task_of(item) for item in shared.items]
     assert (1, 2, 0) == (alone.made["workers"], shared.made["workers"], shared.made["restarts"])

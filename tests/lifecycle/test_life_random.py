@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def damaged(draw: st.DrawFn) -> Any:
     return attrs.evolve(spec, lifecycle=attrs.evolve(spec.lifecycle, transitions=tuple(rows)))
 
 
+@pytest.mark.no_cover
 @given(spec=damaged(), data=st.data())
 def test_can_and_explain_tell_what_fire_does(spec, data, snapshot, recorder):
     """On any spec, in any order, within a session or not, `can` is true exactly where `fire` raises no CallerError.

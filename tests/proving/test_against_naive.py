@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from tests.proving.drawn import specs
@@ -9,6 +10,7 @@ from tsgraph.proving import prove
 WIDEST = 150
 
 
+@pytest.mark.no_cover
 @given(specs())
 @settings(max_examples=40)
 def test_what_is_broken_and_how_soon_is_what_a_plain_walk_finds(spec):

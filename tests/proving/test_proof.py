@@ -19,6 +19,7 @@ def test_a_sound_spec_is_proved_and_nothing_is_found(tiny):
     proof = prove(tiny(rules=(NEEDED,), properties=(KEPT,)))
     assert (True, ("P",), (), ()) == (proof.ok, proof.properties, proof.violations, proof.findings)
     assert proof.configurations == sum(one.configurations for one in proof.combinations) > 0
+    assert refute(tiny(rules=(NEEDED,), properties=(KEPT,))) is None
 
 
 def test_a_counterexample_is_told(tiny):
@@ -62,6 +63,7 @@ def test_a_property_broken_in_one_combination_is_broken(tiny):
     spec = tiny(rules=(attrs.evolve(NEEDED, needs="sampler"),), properties=(KEPT,))
     proof = prove(spec)
     assert ((), [()]) == (proof.properties, [violation.present for violation in proof.violations])
+    assert proof.violations[0] == refute(spec)
 
 
 def test_policies_are_combinations_too(tiny):
@@ -158,6 +160,7 @@ def test_rules_are_not_weighed_where_a_property_is_broken(tiny):
 # -- shipped specs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 def test_shipped_specs_are_proved():
     """Every property holds in every combination, and each rule of decode's law is needed in one; others share it."""
     specs = [load_spec(name) for name in shipped()]
@@ -169,6 +172,7 @@ def test_shipped_specs_are_proved():
     assert {"kept"} >= {finding.kind for finding in proofs["decode"].findings}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("rule_id", [rule.id for rule in load_spec("decode").rules])
 def test_without_any_one_rule_a_property_of_decode_is_broken(rule_id):
     """The fullest combination that needs the rule shows it, with a trace."""

@@ -46,6 +46,7 @@ def trial_of(grammar: JsonGrammar, count: int = 4, *, speculative: bool = False,
     )
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("parts", [{}, {"speculative": True}, {"recurrent": True}], ids=str)
 def test_constrained_texts_are_valid_and_all_equal_eager(parts: Any):
     """Every one parses and validates, replays and eager steps agree, free texts are those of an engine without."""

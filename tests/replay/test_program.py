@@ -1,6 +1,7 @@
 """The hot path of one slot, and the routes to it."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -142,6 +143,32 @@ def test_a_replay_makes_no_lifecycle_change_and_no_event(runtime):
     before = (slot.state, slot.history)
     serve(runtime)
     assert (before, []) == ((slot.state, slot.history), heard)
+
+
+class Asking(NullRecurrent):
+    """State whose update notes torch's mode, and may fail."""
+
+    def __init__(self):
+        self.seen, self.fails = [], False
+
+    def update(self, outputs, live):
+        self.seen.append(torch.is_inference_mode_enabled())
+        if self.fails:
+            raise ValueError("no room")
+
+
+@pytest.mark.parametrize("inference", [True, False])
+def test_collaborators_compute_in_inference_mode_at_every_replay(backend, inference):
+    """And the caller is in his own again, also where one has failed."""
+    asking = Asking()
+    runtime = build(backend, recurrent=asking)
+    asking.seen.clear()
+    with torch.inference_mode(mode=inference):
+        for asking.fails in (False, False, True, False):
+            with pytest.raises(ValueError, match="no room") if asking.fails else nullcontext():
+                runtime(ids=IDS)
+            assert inference == torch.is_inference_mode_enabled()
+    assert [True] * 4 == asking.seen
 
 
 @pytest.mark.parametrize("parts", [{}, {"recurrent": NullRecurrent()}], ids=["alone", "with a collaborator"])

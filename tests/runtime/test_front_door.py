@@ -317,3 +317,18 @@ def test_receipts_are_of_what_is_recorded(engine, backend):
     assert {slot.key: slot.receipt for slot in runtime.slots.values()} == runtime.receipts()
     runtime.release()
     assert {} == runtime.receipts()
+
+
+def test_a_probe_of_a_slot_changes_nothing(engine, backend):
+    """A step that bakes nothing in is recorded alike twice, and the slot serves on as if nobody had asked."""
+    runtime = engine.runtime(backend, sizes=(2,))
+    runtime.capture()
+    sources, before = engine.sources(3, 1), engine.pages.clone()
+    expected = host(runtime(**sources))
+    engine.pages.copy_(before)
+    probe = runtime.probe_constants(("default", 2))
+    assert (True, "default/2") == (probe.clean, str(probe.first.slot))
+    assert torch.equal(before, engine.pages)
+    assert expected == host(runtime(**sources))
+    slot = runtime.slots["default", 2]
+    assert ("replayable", 2) == (slot.state, slot.counts.replays)

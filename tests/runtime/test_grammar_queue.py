@@ -16,6 +16,7 @@ from tsgraph.spec.load import load_spec
 from tsgraph.testing.fakes import FakeGrammar
 
 
+@pytest.mark.no_cover
 @settings(max_examples=25)
 @given(histories)
 def test_pushes_are_pops_drained_and_cancelled_entries(history):

@@ -233,9 +233,9 @@ def peak_of(hungry, monkeypatch):
     """The most bytes that pools hold at the end of any recording from now on."""
     seen, record = [], type(hungry.backend).record
 
-    def watched(backend, pool):
+    def watched(backend, pool, **words):
         seen.append(hungry.pooled)
-        return record(backend, pool)
+        return record(backend, pool, **words)
 
     monkeypatch.setattr(type(hungry.backend), "record", watched)
     return lambda: max([*seen, hungry.pooled])

@@ -9,6 +9,7 @@ from tsgraph.spec import check_spec, load_spec, shipped
 from tsgraph.spec.model import COLLABORATORS
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", shipped())
 def test_a_spec_is_sound_whoever_is_absent(name):
     """Every combination of collaborators, and either policy, leaves nothing dangling."""

@@ -12,6 +12,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from tsgraph import testing
 from tsgraph.backends.emulated import streams
 from tsgraph.errors import CaptureUnsupported, NotEmulated, ReplayFailed
 from tsgraph.testing import emulate
@@ -192,6 +193,12 @@ def test_one_threads_capture_is_not_another_threads():
         graph.replay()
 
         assert ([6.0, 6.0], [5.0, 5.0]) == (aside.tolist(), recorded.tolist())
+
+
+def test_unknown_name_is_an_attribute_error():
+    """A typo is answered as by any module, although names are imported when they are used."""
+    with pytest.raises(AttributeError, match=r"module 'tsgraph\.testing' has no attribute 'fuz'"):
+        testing.fuz  # noqa: B018
 
 
 def test_it_imports_without_hypothesis():

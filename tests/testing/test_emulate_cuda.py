@@ -467,6 +467,7 @@ def test_allocated_memory():
         "allocated_bytes.all.current": now,
         "allocated_bytes.all.peak": most,
     }.items() <= torch.cuda.memory_stats().items()
+    assert {"current": now, "peak": most} == torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
     torch.cuda.reset_peak_memory_stats()
     assert 1024 == torch.cuda.max_memory_allocated()
     assert kept.numel() < host.numel()

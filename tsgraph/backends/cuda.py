@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 from weakref import WeakSet
@@ -18,11 +18,16 @@ import torch
 
 from tsgraph.backends import driver, hostfunc, kernels
 from tsgraph.backends.blame import failing_line
+from tsgraph.backends.pools import CudaPool
+from tsgraph.backends.reach import Handed
 from tsgraph.backends.stager import Feed, Stager
 from tsgraph.backends.turns import Claim, HostFunction, Turns, land
 from tsgraph.backends.workspaces import own_workspaces
 from tsgraph.errors import BadBatch, CaptureUnsupported, InternalError
-from tsgraph.protocols.backend import GraphNode, Lane, Memory, Pool
+from tsgraph.protocols.backend import GraphNode, Lane, Memory, Pool, Reached
+
+_TORCHS = "torch.cuda.graphs"
+"""Where what is torch's own comes from: what stands in for it is called as it is."""
 
 
 def _forbidden(error: RuntimeError) -> bool:
@@ -55,64 +60,11 @@ class CudaReady:
         return bool(self.event.query())
 
 
-def _segment_counts() -> object:
-    """What changes whenever the allocator takes memory or gives it back; None where torch does not say."""
-    try:
-        counts = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]
-        return counts["allocated"], counts["freed"]
-    except (KeyError, AttributeError):
-        return None
-
-
-class CudaPool:
-    """The private pools of torch's caching allocator that one runtime's graphs live in: one, as long as all goes well.
-
-    Torch refuses to record into a pool whose last graph was destroyed, and may refuse one whose recording failed, so
-    the next recording then opens a new pool. `bytes` counts all that hold memory.
-    """
-
-    def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self._graphs: WeakSet[CudaGraph] = WeakSet()
-        self._broken = False
-        self._known: tuple[object, list[range]] = (None, [])
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the segments that the pool holds. Walks the allocator: not for the hot path."""
-        return sum(map(len, self._segments()))
-
-    def holds(self, address: int) -> bool:
-        """Whether `address` lies in a segment of the pool. Walks the allocator where that has changed since."""
-        now = _segment_counts()
-        if now is None or now != self._known[0]:
-            self._known = (now, self._segments())
-        return any(address in segment for segment in self._known[1])
-
-    def _segments(self) -> list[range]:
-        """The addresses of its segments."""
-        handles = {tuple(handle) for handle in self._handles}
-        mine = [s for s in torch.cuda.memory_snapshot() if tuple(s.get("segment_pool_id", ())) in handles]
-        return [range(s["address"], s["address"] + s["total_size"]) for s in mine]
-
-    def handle(self) -> Any:
-        """The pool to record into now."""
-        if self._broken or not self._graphs:
-            self._handles.append(torch.cuda.graph_pool_handle())
-            self._broken = False
-        return self._handles[-1]
-
-    def keep(self, graph: CudaGraph) -> None:
-        """Note that `graph` lives here."""
-        self._graphs.add(graph)
-
-    def leave(self, graph: CudaGraph) -> None:
-        """Note that `graph` is gone."""
-        self._graphs.discard(graph)
-
-    def fail(self) -> None:
-        """Note that a recording failed here."""
-        self._broken = True
+def launcher(graph: Any) -> Callable[[], None]:
+    """What launches `graph`: the function of C++ that torch's method calls after a look at a tracker that is not on."""
+    kind = type(graph)
+    launch: Callable[[], None] = super(kind, graph).replay if kind.__module__ == _TORCHS else graph.replay
+    return launch
 
 
 @attrs.define(eq=False, weakref_slot=True)
@@ -125,22 +77,45 @@ class CudaGraph:
     graph: torch.cuda.CUDAGraph = attrs.field(factory=lambda: torch.cuda.CUDAGraph())  # noqa: PLW0108 - the class of now
     bytes: int = 0
     listing: tuple[GraphNode, ...] | None = None
+    handed: Handed | None = None
     feed: Feed | None = None
+    launch: Callable[[], None] = attrs.field(init=False)
+
+    @launch.default
+    def _launch(self) -> Callable[[], None]:
+        return launcher(self.graph)
+
+    @property
+    def reach(self) -> Mapping[int, Reached] | None:
+        """What memory outside of its pool it is handed: see `tsgraph.protocols.backend.Graph.reach`."""
+        if self.handed is None:
+            return None
+        staging = {} if self.feed is None else self.feed.stager.memory()
+        return self.handed.reach(self.pool.outside, {tensor.data_ptr() for tensor in staging.values()})
 
     def replay(self) -> None:
         """Launch on the caller's current stream. Raises: HostFunctionFailed for earlier work, and nothing is run."""
-        hostfunc.refuse_inside("a replay")
-        if self.feed is not None:
-            self.feed.offer()
+        if hostfunc.INSIDE:
+            hostfunc.refuse_inside("a replay")
+        feed = self.feed
+        if feed is not None and feed.ring.filled != feed.size:
+            feed.offer()
+        if self.functions or self.turns.open:
+            self._take_turn()
+        else:
+            self.launch()
+        if feed is not None:
+            feed.ring.advance()
+
+    def _take_turn(self) -> None:
+        """Launch, with a turn for the host functions, once it is told what those of earlier turns have raised."""
         turn = self.turns.begin(self.functions)
         try:
-            self.graph.replay()
+            self.launch()
         except BaseException as error:
             if turn is not None:
                 self.turns.cancel(turn, error)
             raise
-        if self.feed is not None:
-            self.feed.taken()
 
     def release(self) -> None:
         """Destroy the graph; its share of the pool can be reused at once. Turns under way keep host functions."""
@@ -183,6 +158,13 @@ def _destroy_dropped() -> None:
         _DROPPED.popleft().reset()
 
 
+def _recording_teller() -> Callable[[], bool]:
+    """What says whether the current stream is recorded: the function of C++ that torch's only calls."""
+    told: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+    plain = told.__module__ == _TORCHS
+    return torch._C._cuda_isCurrentStreamCapturing if plain else told
+
+
 class CudaBackend:
     """The device that the modules live on. Recordings go to one stream, warm-ups to the same (fault N3)."""
 
@@ -194,6 +176,7 @@ class CudaBackend:
         self._stream = torch.cuda.Stream(self.device)
         self._pools: WeakSet[CudaPool] = WeakSet()
         self._turns = Turns()
+        self._is_recorded = _recording_teller()
         self._recording: CudaGraph | None = None
 
     @property
@@ -249,11 +232,11 @@ class CudaBackend:
     @property
     def recording(self) -> bool:
         """Whether what this thread puts on its current stream is being recorded."""
-        return bool(torch.cuda.is_current_stream_capturing())
+        return bool(self._is_recorded())
 
     @contextmanager
-    def record(self, pool: Pool) -> Iterator[CudaGraph]:
-        """Record the block into a graph of `pool`. On an exception nothing of the recording is left.
+    def record(self, pool: Pool, *, reach: bool = False) -> Iterator[CudaGraph]:
+        """Record the block into a graph of `pool`, which can tell its `reach`, if asked to. On an exception it is gone.
 
         Raises: CaptureUnsupported inside another capture, or where CUDA says that an operation cannot be recorded.
         """
@@ -268,6 +251,7 @@ class CudaBackend:
         recording, before = CudaGraph(pool, self._turns), pool.bytes
         with self.side_stream(), own_workspaces(self._stream.cuda_stream):
             handle = pool.handle()
+            recording.handed = Handed(pool.outside()) if reach else None
             recording.graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             try:
                 with self._taking(recording):
@@ -278,7 +262,8 @@ class CudaBackend:
                 if isinstance(error, RuntimeError) and _forbidden(error):
                     raise _refuse(error) from error
                 raise
-            recording.listing = driver.list_nodes(self._stream.cuda_stream)  # while it can still be asked for
+            # while it can still be asked for
+            recording.listing = driver.list_nodes(self._stream.cuda_stream, recording.handed)
             self._end(recording, handle)
         recording.bytes = pool.bytes - before
 

@@ -29,7 +29,8 @@ MAPS = Path("/proc/self/maps")
 _EAGER = "build what it would have built before the step, on the host"
 _KEYS = count(1)
 _KNOWN: WeakValueDictionary[int, HostFunction] = WeakValueDictionary()  # graphs and turns under way keep them
-_THREAD = threading.local()
+INSIDE: set[int] = set()
+"""The threads that run a host function now. What is called often looks itself whether there are any."""
 
 
 class _Collection:
@@ -61,12 +62,13 @@ def call(key: int) -> None:
     """Run the host function of this number, if it still is one."""
     function = _KNOWN.get(key)
     if function is not None:
-        _THREAD.inside = True
+        thread = threading.get_ident()
+        INSIDE.add(thread)
         try:
             with _PAUSED:
                 function()
         finally:
-            _THREAD.inside = False
+            INSIDE.discard(thread)
 
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
@@ -74,7 +76,7 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
 
 def refuse_inside(what: str) -> None:
     """Raises: CaptureUnsupported inside a host function: the device waits for it, so it would wait for itself."""
-    if getattr(_THREAD, "inside", False):
+    if threading.get_ident() in INSIDE:
         hint = "hand over what it needs in pinned memory, by copies before and after it"
         raise CaptureUnsupported(f"{what}: a host function may not call the device", hint=hint)
 

@@ -21,6 +21,9 @@ SOURCE_FILE = Path(__file__).with_name("staging.cu")
 THREADS, MOST_BLOCKS = 128, 64
 """Threads of a block; blocks that share a lane, at most."""
 
+MOST_THREADS, DEPTH = 1024, 4
+"""Threads of a block that serves all lanes by itself, at most; units of each, at most."""
+
 _SOURCES = (24, 120)  # what a launch can tell of: parameters are copied at each, and may have 4096 bytes
 _LOADED: dict[tuple[torch.device, int], Kernel] = {}
 
@@ -45,10 +48,11 @@ class CudaKernel:
         module = self._driver.module(_compiled(self._device, sources))
         self._bring = self._driver.function(module, "tsgraph_bring")
         self._take = self._driver.function(module, "tsgraph_take")
+        self._take_at_once = self._driver.function(module, "tsgraph_take_at_once")
         self._try(backend)
 
     def _try(self, backend: Backend) -> None:
-        """Launch both once, on nothing: CUDA loads kernels at their first launch, which must not be in a recording.
+        """Launch each once, on nothing: CUDA loads kernels at their first launch, which must not be in a recording.
 
         Raises: CaptureUnsupported where a kernel cannot read and write pinned memory.
         """
@@ -57,13 +61,15 @@ class CudaKernel:
         call = np.zeros(CALL.size + self.sources * SOURCE.size, np.uint8)
         one = LaunchConfig(1, 1, 1, THREADS, 1, 1, 0, None, None, 0)
         tray, numbers = _pointer(told.data_ptr() + 16), (ctypes.c_uint(HEAD.size), ctypes.c_uint(0), ctypes.c_uint(1))
+        found = Parameters(lanes, tray, *numbers, state, _pointer(told.data_ptr()), ctypes.c_uint(0))
         try:
             self._driver.prepare(one, self._bring, Parameters(lanes, state, _pointer(told.data_ptr()), call))()
-            self._driver.prepare(one, self._take, Parameters(lanes, tray, *numbers, state, _pointer(told.data_ptr())))()
+            for take in (self._take, self._take_at_once):
+                self._driver.prepare(one, take, found)()
         except ReplayFailed as error:
             raise CaptureUnsupported(error.what, hint=error.hint, **error.context) from error
         backend.synchronize()
-        if told.tolist() != [0, 1, *[0] * 6]:  # tray 1 is not there, so one was missed
+        if told.tolist() != [0, 2, *[0] * 6]:  # tray 1 is not there, so each has missed one
             what = f"a kernel that was to find no tray in pinned memory told {told.tolist()}"
             raise CaptureUnsupported(what, hint='declare staging = "copies" in the policy')
 
@@ -79,8 +85,10 @@ class CudaKernel:
         trays, last = (ring.trays_at, TRAYS - 1) if landing is None else (landing.data_ptr(), 0)
         pointers = (_pointer(stager.table(layout).data_ptr()), _pointer(trays))
         numbers = (ctypes.c_uint(ring.stride), ctypes.c_uint(last), ctypes.c_uint(layout.size))
-        parameters = Parameters(*pointers, *numbers, _pointer(stager.state.data_ptr()), _pointer(ring.base))
-        self._driver.prepare(grid_of(layout), self._take, parameters)()
+        counts = (_pointer(stager.state.data_ptr()), _pointer(ring.base), ctypes.c_uint(len(layout.forms)))
+        block = block_of(layout)
+        take = self._take if block is None else self._take_at_once
+        self._driver.prepare(block or grid_of(layout), take, Parameters(*pointers, *numbers, *counts))()
 
     def copy(self, target: torch.Tensor, address: int, count: int) -> None:
         """Copy `count` bytes of pinned memory to the beginning of `target`, on the current stream."""
@@ -102,8 +110,16 @@ class CudaKernel:
 
 def grid_of(layout: Layout) -> LaunchConfig:
     """Blocks for each lane, a thread for each unit of the longest up to a limit; lanes; threads of a block."""
-    blocks = min(max(-(-layout.units // THREADS), 1), MOST_BLOCKS)
+    blocks = min(max(-(-layout.longest // THREADS), 1), MOST_BLOCKS)
     return LaunchConfig(blocks, len(layout.forms), 1, THREADS, 1, 1, 0, None, None, 0)
+
+
+def block_of(layout: Layout) -> LaunchConfig | None:
+    """One block for all lanes, with as few units for each thread as may be; None where they are too many."""
+    if layout.units > MOST_THREADS * DEPTH:
+        return None
+    threads = min(max(layout.units + -layout.units % THREADS, THREADS), MOST_THREADS)
+    return LaunchConfig(1, 1, 1, threads, 1, 1, 0, None, None, 0)
 
 
 def _pointer(address: int) -> ctypes.c_uint64:
@@ -112,5 +128,5 @@ def _pointer(address: int) -> ctypes.c_uint64:
 
 def _compiled(device: torch.device, sources: int) -> bytes:
     major, minor = torch.cuda.get_device_capability(device)
-    options = (f"--gpu-architecture=sm_{major}{minor}", f"-DLANES={sources}")
+    options = (f"--gpu-architecture=sm_{major}{minor}", f"-DLANES={sources}", f"-DDEPTH={DEPTH}")
     return nvrtc.compile_cubin(SOURCE_FILE.read_text(encoding="utf-8"), SOURCE_FILE.name, options)

@@ -11,12 +11,13 @@ its number, leaves the buffers as they are and counts as missed, which the next 
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -32,12 +33,36 @@ CONTROL = 64
 """Bytes before the trays: two numbers that the device writes."""
 
 _TAKEN, _MISSED = 0, 1
-_EMPTY = struct.pack("<ii", 0, -1)
+_WORD, _LAST = 8, TRAYS - 1
 _ALIGNED = 64
 _SHORTEST, _LONGEST = 20e-6, 1e-3
 
 Watch = Callable[[], Callable[[], bool]]
 """Makes what says whether all work that is queued on the device by now is done. That call raises what the work did."""
+
+
+def bytes_at(count: int) -> Callable[[int], Any]:
+    """What gives the `count` bytes at an address. To set their `raw` is the cheapest way to copy: no call of C's."""
+    kind: Any = ctypes.c_char * count
+    found: Callable[[int], Any] = kind.from_address
+    return found
+
+
+class Filling(Protocol):
+    """What is told of a tray."""
+
+    @property
+    def size(self) -> int:
+        """The size of the slot that it is for."""
+
+    @property
+    def head(self) -> bytes:
+        """What follows its number."""
+
+
+class _Empty(NamedTuple):
+    size: int
+    head: bytes = struct.pack("<ii", 0, -1)
 
 
 class Ring:
@@ -57,7 +82,10 @@ class Ring:
         whole: Any = memory.numpy()
         self._bytes = memoryview(whole)[start : start + CONTROL + TRAYS * stride]
         self._words = self._bytes.cast("q")
-        self._starts = tuple(CONTROL + place * stride for place in range(TRAYS))
+        starts = range(CONTROL, CONTROL + TRAYS * stride, stride)
+        self._numbers = tuple(start // _WORD for start in starts)
+        self._trays = tuple(self.base + start for start in starts)
+        self._heads = tuple(bytes_at(stride - _WORD)(tray + _WORD) for tray in self._trays)
         self._watch = watch
         self._missed = 0
 
@@ -71,23 +99,25 @@ class Ring:
 
         Raises: InternalError where a replay found no tray; what the device's work raised, while waiting for it.
         """
-        if self._words[_TAKEN] < self.number - TRAYS:
-            self._wait(self.number - TRAYS)
-        if self._words[_MISSED] != self._missed:
+        words, number = self._words, self.number
+        if words[_TAKEN] < number - TRAYS:
+            self._wait(number - TRAYS)
+        if words[_MISSED] != self._missed:
             raise self._surprise()
-        return self.base + self._starts[self.number & (TRAYS - 1)]
+        return self._trays[number & _LAST]
 
-    def fill(self, head: bytes, size: int) -> None:
-        """What is in the next tray is for the next launch, of a slot of `size`. `head`: what follows the number."""
-        start = self._starts[self.number & (TRAYS - 1)]
-        self._bytes[start + 8 : start + 8 + len(head)] = head
-        self._words[start >> 3] = self.number  # last: by it the device knows the tray
-        self.filled = size
+    def fill(self, filling: Filling) -> None:
+        """What is in the next tray is for the next launch, of a slot of that size."""
+        number = self.number
+        place = number & _LAST
+        self._heads[place].raw = filling.head
+        self._words[self._numbers[place]] = number  # last: by it the device knows the tray
+        self.filled = filling.size
 
     def fill_empty(self, size: int) -> None:
         """The next launch, of a slot of `size`, takes a tray without rows. Raises as `free` does."""
         self.free()
-        self.fill(_EMPTY, size)
+        self.fill(_Empty(size))
 
     def advance(self) -> None:
         """The next tray was handed to a launch."""
@@ -98,9 +128,14 @@ class Ring:
         """Count anew from what the device has taken, once nothing of what was launched is left on it."""
         self.number, self.filled = self._words[_TAKEN] + 1, 0
 
+    @property
+    def tray(self) -> int:
+        """The address of the next tray, whether it is free or not."""
+        return self._trays[self.number & _LAST]
+
     def place(self) -> int:
         """Where in `memory` the next tray begins, in bytes."""
-        return self.base - self.memory.data_ptr() + self._starts[self.number & (TRAYS - 1)]
+        return self.tray - self.memory.data_ptr()
 
     def read(self) -> bool:
         """Whether the device has taken every tray that was handed to a launch."""

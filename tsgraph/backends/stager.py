@@ -30,10 +30,10 @@ class Load:
     in the tray. `start` launches it.
     """
 
-    __slots__ = ("_columns", "_packed", "call", "head", "layout", "live", "packed", "rooms", "start", "words")
+    __slots__ = ("_columns", "_packed", "call", "head", "layout", "live", "packed", "rooms", "size", "start", "words")
 
     def __init__(self, layout: Layout, live: int, sources: int) -> None:
-        self.layout, self.live, self.rooms = layout, live, layout.rooms
+        self.layout, self.live, self.rooms, self.size = layout, live, layout.rooms, layout.size
         call: Any = np.zeros(CALL.size + sources * SOURCE.size, np.uint8)
         self.call, self.words = call, memoryview(call).cast("q")
         self.start: Callable[[], None] = _unprepared
@@ -99,6 +99,8 @@ class Stager:
 
     `recording`: the graph that the backend is recording, if any. `state`: where the device counts trays. `landing`:
     where nodes find the tray, if not in the ring.
+
+    `tray` is the ring's `free`, and `send` its `fill` unless the tray must land: a call more would be as dear as they.
     """
 
     def __init__(
@@ -120,6 +122,8 @@ class Stager:
         self.state = backend.allocate((2,), torch.int64, 0)
         self.landing = backend.allocate((stride,), torch.uint8, 0) if reads == "landing" else None
         self.hidden = kernel.hidden
+        self.tray = self.ring.free
+        self.send = self.ring.fill if self.landing is None else self._send_to_landing
         keep_until_read(self, self.ring)
 
     def lay_out(self, size: int) -> None:
@@ -143,10 +147,6 @@ class Stager:
         load.start = self._kernel.prepare(self, load)
         return load
 
-    def tray(self) -> int:
-        """The address of the tray to fill, once the device has read what was in it. Raises as `Ring.free` does."""
-        return self.ring.free()
-
     def room(self, load: Load, lane: int, shape: Sequence[int]) -> torch.Tensor:
         """The rows of `lane` in the tray to fill, as a tensor of its dtype."""
         dtype, start = self.forms[lane].lane.target.dtype, self.ring.place() + load.rooms[lane]
@@ -161,22 +161,21 @@ class Stager:
         if not load.packed:
             load.start()
             return
-        load.words[_TRAY] = ring.free()
-        load.words[_NUMBER] = ring.number
+        words = load.words
+        words[_TRAY], words[_NUMBER] = ring.tray, ring.number
         load.start()
         ring.advance()
 
-    def send(self, load: Load) -> None:
-        """Leave what is in the tray to the next replay of a graph with a node for this size."""
-        self.ring.fill(load.head, load.layout.size)
+    def _send_to_landing(self, load: Load) -> None:
+        self.ring.fill(load)
         if self.landing is not None:
-            self._kernel.copy(self.landing, self.ring.free(), load.layout.stride)
+            self._kernel.copy(self.landing, self.ring.tray, load.layout.stride)
 
     def send_nothing(self, size: int) -> None:
         """The next replay of a graph with a node for this size brings nothing."""
         self.ring.fill_empty(size)
         if self.landing is not None:
-            self._kernel.copy(self.landing, self.ring.free(), HEAD.size)
+            self._kernel.copy(self.landing, self.ring.tray, HEAD.size)
 
     def withdraw(self) -> None:
         """What was sent, and nothing replayed, is void."""
@@ -188,7 +187,7 @@ class Stager:
         if graph is None or not self._backend.recording:
             raise CaptureUnsupported("a staging node belongs into a recording", hint="record with Backend.record")
         self._kernel.take(self, self._layouts[size][0])
-        graph.feed = Feed(self, size)
+        graph.feed = Feed(self, self.ring, size)
 
     def memory(self) -> Mapping[str, torch.Tensor]:
         """The ring and what the device counts in, the landing if there is one, and the tables of sizes, by name."""
@@ -205,23 +204,20 @@ class Stager:
 
 @attrs.define(eq=False, slots=True)
 class Feed:
-    """What a graph with a staging node does around its replays: each takes one tray."""
+    """What a graph with a staging node does around its replays: each takes one tray of the `ring`."""
 
     stager: Stager
+    ring: Ring
     size: int
 
     def offer(self) -> None:
         """Before a replay: an empty tray, unless one was sent for it. Raises: InternalError, like `Ring.free`."""
-        if self.stager.ring.filled != self.size:
+        if self.ring.filled != self.size:
             self.stager.send_nothing(self.size)
-
-    def taken(self) -> None:
-        """The replay was launched."""
-        self.stager.ring.advance()
 
     def recount(self) -> None:
         """The replay is over, well or not, on a device that works at once."""
-        self.stager.ring.resume()
+        self.ring.resume()
 
 
 def _check_count(lanes: int, most: int) -> None:

@@ -1,6 +1,6 @@
 // Brings the rows of one call into all static buffers at once: live rows copied, column margins and pad rows filled.
-// Compiled by tsgraph.backends.nvrtc, with LANES as the number of sources that a launch can tell of. The structs are
-// written by tsgraph.backends.loads, byte for byte.
+// Compiled by tsgraph.backends.nvrtc, with LANES as the number of sources that a launch can tell of, and DEPTH. The
+// structs are written by tsgraph.backends.stager and trays, byte for byte.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -159,6 +159,64 @@ extern "C" __global__ void tsgraph_take(const Lane* lanes, u64 trays, u32 stride
         }
     }
     leave(state, told, number);
+}
+
+__device__ u32 units_of(const Lane& lane) { return lane.bytes >> (31 - __clz(lane.unit)); }
+
+// The rows that the lanes may take lie in the tray from there on: its own, or those that it mirrors.
+__device__ u32 room_of(const Lane* lanes, const Lane& lane) { return lane.mirrors >= 0 ? lanes[lane.mirrors].room : lane.room; }
+
+// The same where one block can do it, of which each thread has DEPTH units at most: nothing is counted among blocks,
+// and one read brings all that the tray begins with.
+extern "C" __global__ void __launch_bounds__(1024) tsgraph_take_at_once(const Lane* lanes, u64 trays, u32 stride,
+                                                                        u32 last, u32 size, State* state,
+                                                                        volatile i64* told, u32 count) {
+    __shared__ Lane all[LANES];
+    __shared__ u32 head[4 + LANES];
+    const u32 thread = threadIdx.x;
+    const i64 number = ((volatile State*)state)->taken + 1;
+    for (u32 word = thread; word < count * (sizeof(Lane) / 16); word += blockDim.x) {
+        ((uint4*)all)[word] = ((const uint4*)lanes)[word];
+    }
+    const u64 tray = trays + (u64)((u32)number & last) * stride;
+    const bool reads = thread < 4 + count;
+    u32 begins = 0;
+    if (reads) begins = load(tray + 4 * thread, 4).x;
+    __syncthreads();
+    int of[DEPTH];
+    u32 units[DEPTH];
+    uint4 ahead[DEPTH];
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        u32 unit = k * blockDim.x + thread, lane = 0;
+        while (lane < count && unit >= units_of(all[lane])) unit -= units_of(all[lane++]);
+        of[k] = lane < count ? (int)lane : -1;
+        units[k] = unit;
+        const u32 room = of[k] < 0 ? 0 : room_of(all, all[lane]);
+        if (room) ahead[k] = load(tray + room + unit * all[lane].unit, all[lane].unit);
+    }
+    if (reads) head[thread] = begins;
+    __syncthreads();
+    const int live = (int)head[3];
+    const bool found = (i64)((u64)head[1] << 32 | head[0]) == number && (live < 0 || head[2] == size);
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        if (!found || live < 0 || of[k] < 0) continue;
+        const Lane& lane = all[of[k]];
+        const bool borrows = (int)head[4 + of[k]] == MIRRORED;
+        const int columns = (int)head[4 + (borrows ? lane.mirrors : of[k])];
+        const u32 room = room_of(all, lane);
+        u64 at = tray + (borrows ? room : lane.room);
+        if (columns == NOTHING) at = borrows ? all[lane.mirrors].target : 0;
+        const Source source = dense(lane, at, columns == NOTHING ? lane.line : columns);
+        const bool is_ahead = room && at == tray + room && columns == (int)lane.line;
+        bring(lane, source, live, units[k], is_ahead ? &ahead[k] : 0);
+    }
+    __syncthreads();  // every row was read by now
+    if (thread != 0) return;
+    if (found) state->taken = number;
+    if (found) told[0] = number;
+    else told[1] = told[1] + 1;
 }
 
 // A launch of its own. Head number 0: it has no tray, and nothing is told.

@@ -65,7 +65,8 @@ class Form:
 class Layout:
     """All lanes for slots of `size` rows. `rooms`: where in a tray the rows of each begin (0: nowhere).
 
-    `stride`: bytes of a tray. `units`: of the lane that has most of them, how many threads can write one.
+    `stride`: bytes of a tray. `units`: how many threads can write one each, of all lanes. `longest`: of the lane that
+    has most of them.
     """
 
     size: int
@@ -74,6 +75,7 @@ class Layout:
     stride: int
     table: bytes
     units: int
+    longest: int
 
     @classmethod
     def of(cls, forms: Sequence[Form], size: int) -> Layout:
@@ -83,8 +85,8 @@ class Layout:
             rooms.append(0 if form.lane.in_place else end)
             end = _aligned(end + (0 if form.lane.in_place else form.extent(size)))
         table = b"".join(form.packed(room, size) for form, room in zip(forms, rooms, strict=True))
-        units = max((form.extent(size) // form.unit for form in forms), default=0)
-        return cls(size, tuple(forms), tuple(rooms), end, table, units)
+        units = [form.extent(size) // form.unit for form in forms]
+        return cls(size, tuple(forms), tuple(rooms), end, table, sum(units), max(units, default=0))
 
 
 def _aligned(end: int) -> int:

@@ -142,10 +142,10 @@ def land() -> bool:
 
 
 class Turns:
-    """The turns of one backend that may have something to tell."""
+    """The turns of one backend. `open`: those that may have something to tell, the oldest first."""
 
     def __init__(self) -> None:
-        self._open: deque[Turn] = deque()
+        self.open: deque[Turn] = deque()
         self._numbers = count(1)
 
     def begin(self, functions: Sequence[HostFunction]) -> Turn | None:
@@ -153,14 +153,14 @@ class Turns:
 
         Raises: HostFunctionFailed for earlier turns that no mark has a claim on; no turn is begun.
         """
-        if self._open:
+        if self.open:
             self.tell(lambda turn: turn.claim() is None)
         return self.add(functions) if functions else None
 
     def add(self, functions: Sequence[HostFunction]) -> Turn:
         """The same without a look at earlier turns."""
         turn = Turn(next(self._numbers), tuple(functions))
-        self._open.append(turn)
+        self.open.append(turn)
         _FLYING.append(turn)
         for function in turn.functions:
             function.turns.append(turn)
@@ -171,15 +171,15 @@ class Turns:
         turn.drop()
         land()
         with suppress(ValueError):
-            self._open.remove(turn)
+            self.open.remove(turn)
         note(error, turn.failures)
 
     def claim(self) -> Claim | None:
         """What a mark that is made now has to tell. None if it is nothing."""
-        if not self._open:
+        if not self.open:
             return None
-        mine = tuple(turn for turn in tuple(self._open) if turn.claim() is None)
-        claim = Claim(self, mine, self._open[-1].number)
+        mine = tuple(turn for turn in tuple(self.open) if turn.claim() is None)
+        claim = Claim(self, mine, self.open[-1].number)
         for turn in mine:
             turn.claim = weakref.ref(claim)
         return claim
@@ -201,12 +201,12 @@ class Turns:
         """The same as a list: they are told now. Turns that went well are forgotten."""
         land()
         taken: list[Failure] = []
-        for _ in range(len(self._open)):
-            turn = self._open.popleft()
+        for _ in range(len(self.open)):
+            turn = self.open.popleft()
             if turn.over and (not turn.failures or chosen(turn)):
                 taken += turn.failures
             else:
-                self._open.append(turn)
+                self.open.append(turn)
         return taken
 
 

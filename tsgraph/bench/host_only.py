@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -26,13 +25,14 @@ class HostOnlyBackend(EmulatedBackend):
 
     @contextmanager
     def _record(self, pool: Any) -> Iterator[Any]:
-        quick = _Quick(pool, self._turns, graph=_Nothing())  # type: ignore[arg-type]
+        nothing = _Nothing()
+        quick = _Quick(pool, self._turns, graph=nothing)  # type: ignore[arg-type]
         with super()._record(pool) as recorded:
             yield quick
-        quick.graph = _Nothing(recorded)  # type: ignore[assignment]
+        nothing.recorded = recorded
         quick.feed, quick.bytes = recorded.feed, recorded.bytes
 
-    def record(self, pool: Pool) -> Any:
+    def record(self, pool: Pool, *, reach: bool = False) -> Any:  # noqa: ARG002 - a backend's signature
         """Record the block into a graph of `pool`, which replays as a CUDA graph that holds nothing."""
         return self._record(pool)
 
@@ -55,7 +55,8 @@ class _Counting(EmulatedKernel):
 
 def _count(stager: Stager) -> None:
     """Say that the tray which comes next was taken, where the device says it: the first word of the ring."""
-    ctypes.c_int64.from_address(stager.ring.base).value = stager.ring.number
+    ring = stager.ring
+    ring._words[0] = ring.number  # noqa: SLF001 - what a device writes
 
 
 @attrs.define(eq=False)

@@ -17,12 +17,13 @@ from typing import Any, Self
 
 import attrs
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from tsgraph.backends.blame import user_line
+from tsgraph.backends.emulated.dispatcher import is_plain
+from tsgraph.backends.emulated.trees import tensors_in
+from tsgraph.backends.modes import OperatorMode
 from tsgraph.backends.opaque import compiled_regions
-from tsgraph.buffers.owners import Owners, storage_address
+from tsgraph.buffers.owners import Owners, addresses_in, storage_address
 from tsgraph.errors import ContractViolation
 
 # -- what an operator writes ------------------------------------------------------------------------------------------
@@ -33,12 +34,25 @@ Place = tuple[int, str]
 
 
 @attrs.frozen
-class Writes:
-    """Which arguments an operator writes: always, and, where the argument at `flag` is true, running statistics."""
+class Effect:
+    """What an operator does to memory.
+
+    It writes the arguments `always`, and `statistics` where the argument at `flag`, if it has one, is true. `lifts`:
+    what it returns came into being with it, though it is its argument. `moves`: it gives a tensor other memory, which
+    may be anyone's.
+    """
 
     always: tuple[Place, ...] = ()
     statistics: tuple[Place, ...] = ()
     flag: Place | None = None
+    lifts: bool = False
+    moves: bool = False
+
+    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, ...]:
+        """The arguments that a call with these writes."""
+        if self.statistics and (self.flag is None or _argument(self.flag, args, kwargs)):
+            return self.always + self.statistics
+        return self.always
 
 
 def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -47,12 +61,8 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     Two families write more than their schemas say: normalisations update `running_mean` and `running_var` when
     training, and operators named with a trailing underscore but no annotation (collectives) write their first argument.
     """
-    writes = writes_of(operator)
-    trains = writes.flag is None or bool(_argument(writes.flag, args, kwargs))
-    places = writes.always + (writes.statistics if trains else ())
-    if not places:
-        return []
-    return _tensors([_argument(place, args, kwargs) for place in places])
+    places = effect_of(operator).written(args, kwargs)
+    return [tensor for place in places for tensor in tensors_in(_argument(place, args, kwargs))]
 
 
 _HARMLESS = frozenset({"aten::record_stream", "aten::detach_"})
@@ -61,21 +71,22 @@ _NO_STATISTICS = ("backward", "no_training", "no_update", "functional")
 _TRAINING = ("training", "train", "use_input_stats")
 
 
-@functools.cache
-def writes_of(operator: Any) -> Writes:
-    """What `operator` writes. A higher-order operator has no schema, and is taken to write nothing."""
+@functools.lru_cache(maxsize=4096)
+def effect_of(operator: Any) -> Effect:
+    """What `operator` does to memory. A higher-order operator has no schema, and is taken to write nothing."""
     schema = getattr(operator, "_schema", None)
-    if schema is None or schema.name in _HARMLESS:
-        return Writes()
-    arguments = list(enumerate(schema.arguments))
+    if schema is None:
+        return Effect()
+    moves = {"lifts": operator is torch.ops.aten.lift_fresh.default, "moves": schema.name == "aten::set_"}
+    arguments = [] if schema.name in _HARMLESS else list(enumerate(schema.arguments))
     always = [(i, a.name) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
     if not always and schema.name.endswith("_") and not schema.name.endswith("__"):
         always = [(i, a.name) for i, a in arguments[:1]]
     if any(word in schema.name for word in _NO_STATISTICS):
-        return Writes(tuple(always))
+        return Effect(tuple(always), **moves)
     statistics = [(i, a.name) for i, a in arguments if a.alias_info is None and a.name in _STATISTICS]
     flag = next(((i, a.name) for i, a in arguments if a.name in _TRAINING), None)
-    return Writes(tuple(always), tuple(statistics), flag)
+    return Effect(tuple(always), tuple(statistics), flag, **moves)
 
 
 def _argument(place: Place, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -83,14 +94,10 @@ def _argument(place: Place, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return args[position] if position < len(args) else kwargs.get(name)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
 # -- the watch --------------------------------------------------------------------------------------------------------
 
 
-class WriteAudit(TorchDispatchMode):
+class WriteAudit(OperatorMode):
     """Refuses, before the operator runs, a write to memory older than the block that no buffer or state declares.
 
     Memory that an operator inside the block returned first is its own. Works in inference mode, where composite
@@ -99,19 +106,12 @@ class WriteAudit(TorchDispatchMode):
     Raises: ContractViolation naming the tensor, the operator and the line of the step.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, owners: Owners) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.owners = owners
         self._own: set[int] = set()
         self._inside_compiled = False
         self._patches = ExitStack()
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: else a step under torch.compile runs eagerly here, and afterwards too."""
-        return True
 
     def __enter__(self) -> Self:
         self.owners.refresh()
@@ -132,36 +132,32 @@ class WriteAudit(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+        if types and not all(map(is_plain, types)):
             return NotImplemented  # a wrapper takes itself apart; its plain tensors come by here
         if self._inside_compiled:
             return func(*args, **kwargs)
-        for tensor in written_tensors(func, args, kwargs):
-            self._judge(func, tensor)
-        given = _addresses((args, kwargs))
+        effect = effect_of(func)
+        if effect.always or effect.statistics:
+            self._judge(func, args, kwargs)
+        given = addresses_in(args, kwargs.values())
         result = func(*args, **kwargs)
-        self._adopt(func, given, result)
+        if not effect.moves:  # else the memory may be anyone's
+            self._own.update(given if effect.lifts else addresses_in((result,)).difference(given))
         return result
 
-    def _judge(self, func: Any, tensor: torch.Tensor) -> None:
-        address = storage_address(tensor)
-        if address and tensor.numel() and address not in self._own and not self.owners.may_write(tensor):
-            raise self._refusal(func, tensor)
-
-    def _adopt(self, func: Any, given: set[int], result: Any) -> None:
-        """Note what the operator made: results in no input's memory, grown outputs among them, and fresh constants."""
-        if func is torch.ops.aten.lift_fresh.default:
-            self._own |= given
-        elif not str(func).startswith("aten.set_"):  # set_ gives a tensor other memory, which may be anyone's
-            self._own |= _addresses(result) - given
+    def _judge(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        for tensor in written_tensors(func, args, kwargs):
+            address = storage_address(tensor)
+            if address and tensor.numel() and address not in self._own and not self.owners.may_write(tensor):
+                raise self._refusal(func, tensor)
 
     def _run_compiled(self, _: Any, call: Callable[[], Any], inputs: Any) -> Any:
-        given, outer, self._inside_compiled = _addresses(inputs), self._inside_compiled, True
+        given, outer, self._inside_compiled = addresses_in(inputs), self._inside_compiled, True
         try:
             result = call()
         finally:
             self._inside_compiled = outer
-        self._own |= _addresses(result) - given
+        self._own |= addresses_in((result,)) - given
         return result
 
     def _refusal(self, func: Any, tensor: torch.Tensor) -> ContractViolation:
@@ -175,7 +171,3 @@ class WriteAudit(TorchDispatchMode):
             hint=f'declare it: state={{"{owner.name if owner else "…"}": State(tensor, sink=…)}} with the rows that no '
             "request owns, or State(tensor, restore=True) to undo what warm-ups write",
         )
-
-
-def _addresses(tree: Any) -> set[int]:
-    return {storage_address(tensor) for tensor in _tensors(tree)}

@@ -35,6 +35,7 @@ _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)
 _FOREIGN = (
     "torch", "numpy", "threading", "queue", "logging", "tsgraph.backends", "tsgraph.runtime", "tsgraph.assembly",
     "tsgraph.replay", "tsgraph.capture", "tsgraph.slots", "tsgraph.lifecycle", "tsgraph.spec",
+    "tsgraph.adapters.tokenspeed",
 )  # fmt: skip
 """Packages whose objects hold nothing of the user's, or what is declared anyway."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 
+from tsgraph.backends.emulated.trees import tensors_in
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.contract import State
 from tsgraph.buffers.holders import Find, Held, held_by, held_by_modules
@@ -104,11 +105,15 @@ class Owners:
 
     def find(self, tensor: torch.Tensor) -> Owner | None:
         """The owner of the memory that `tensor` starts in, or of its storage; None where nobody declared it."""
-        return _best(self._by_storage.get(storage_address(tensor), ()), tensor)
+        return nearest(self.at(storage_address(tensor)), tensor)
+
+    def at(self, address: int) -> Sequence[Owner]:
+        """Those that are declared in the storage at `address`."""
+        return self._by_storage.get(address, ())
 
     def locate(self, tensor: torch.Tensor) -> Owner | None:
         """The same; of memory that nobody declared, how the step holds it: in a closure, a global, its own object."""
-        return self.find(tensor) or _best(self._held_by_step().get(storage_address(tensor), ()), tensor)
+        return self.find(tensor) or nearest(self._held_by_step().get(storage_address(tensor), ()), tensor)
 
     def holder(self, address: int) -> Owner | None:
         """Who holds something in the storage at `address`, declared or not."""
@@ -116,7 +121,7 @@ class Owners:
 
     def holders(self, address: int) -> tuple[Owner, ...]:
         """Everybody who holds something in the storage at `address`: those that are declared first, then the step."""
-        return (*self._by_storage.get(address, ()), *self._held_by_step().get(address, ()))
+        return (*self.at(address), *self._held_by_step().get(address, ()))
 
     def __iter__(self) -> Iterator[Owner]:
         """All owners that are declared, memory without a path of its own included."""
@@ -135,7 +140,7 @@ class Owners:
 
     def may_write(self, tensor: torch.Tensor) -> bool:
         """Whether the storage of `tensor` is a declared buffer's or state's."""
-        return any(owner.writable for owner in self._by_storage.get(storage_address(tensor), ()))
+        return any(owner.writable for owner in self.at(storage_address(tensor)))
 
     def _held_by_step(self) -> dict[int, list[Owner]]:
         """What the step holds, looked for when it is first asked: most recordings read nothing undeclared."""
@@ -157,6 +162,22 @@ def storage_address(tensor: torch.Tensor) -> int:
         return 0
 
 
+TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+LEAVES = frozenset((type(None), bool, int, float, torch.dtype, torch.device, torch.layout, torch.memory_format))
+
+
+def addresses_in(*values: Iterable[Any]) -> set[int]:
+    """Storage addresses of the tensors among `values`, and in the lists, tuples and dicts there; 0 for one without."""
+    found = set()
+    for value in chain.from_iterable(values):
+        kind = type(value)
+        if kind in TENSORS:
+            found.add(storage_address(value))
+        elif kind not in LEAVES:
+            found.update(map(storage_address, tensors_in(value)))
+    return found
+
+
 def _owner(held: Held, *, writable: bool, declared: bool = True) -> Owner | None:
     tensor = held.tensor
     if not storage_address(tensor):
@@ -166,15 +187,19 @@ def _owner(held: Held, *, writable: bool, declared: bool = True) -> Owner | None
     return Owner(held.kind, held.name, start, stop, writable, declared, held.find)
 
 
-def _best(owners: Iterable[Owner], tensor: torch.Tensor) -> Owner | None:
-    """The owner that `tensor` starts in; of a collaborator's several views the tightest, of these the newest."""
-    owners = tuple(owners)
-    at = tensor.data_ptr() if owners else 0
+def nearest(owners: Sequence[Owner], tensor: torch.Tensor) -> Owner | None:
+    """Of the `owners` in its storage the one that `tensor` starts in; None of none.
+
+    Of a collaborator's several views the tightest, of these the newest.
+    """
+    if len(owners) < 2:
+        return owners[0] if owners else None
+    at = tensor.data_ptr()
     around = [owner for owner in owners if owner.start <= at < owner.stop] or owners[:1]
-    if around and around[0].kind == "collaborator":
+    if around[0].kind == "collaborator":
         stop = at + tensor.numel() * tensor.element_size()
         return min(reversed(around), key=lambda owner: (owner.stop < stop, owner.stop - owner.start))
-    return around[0] if around else None
+    return around[0]
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

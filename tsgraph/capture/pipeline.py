@@ -7,10 +7,11 @@ that has no method here is refused when the runtime is built.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -30,6 +31,8 @@ from tsgraph.grammar.tickets import require_claimed
 from tsgraph.keys import Batch
 from tsgraph.protocols.backend import Backend, Pool
 from tsgraph.protocols.collaborators import Attention, Communication, Grammar, Ranks, Sampler
+from tsgraph.receipts.heirs import Heir
+from tsgraph.receipts.receipt import CaptureReceipt
 from tsgraph.receipts.recorder import Recorder
 from tsgraph.slots.outputs import OutputMarks
 from tsgraph.slots.slot import Slot
@@ -78,10 +81,15 @@ class Engine:
         return part
 
 
+_GENERATIONS = {"young": 1, "all": 2}
+"""Up to which generation the collector looks."""
+
+
 @attrs.define(eq=False)
 class SessionWork:
-    """Does the steps around a run of captures (rule R43)."""
+    """Does the steps around a run of captures (rule R43). `collect`: the policy's word."""
 
+    collect: Literal["all", "young"] = attrs.field(default="all", kw_only=True)
     _thaw: Callable[[], None] = attrs.field(default=lambda: None, init=False)
 
     def perform(self, step: Step) -> str | None:
@@ -90,25 +98,27 @@ class SessionWork:
         return work()
 
     def freeze_gc(self) -> None:
-        """Collect first, so that no old graph dies inside a recording (fault K1), then keep the collector away.
+        """Collect, then keep the collector away: no old graph dies inside a recording (fault K1), garbage or not.
 
-        Where the application froze objects of its own, unfreezing would thaw those too: the collector is then switched
-        off instead.
+        What is frozen is beyond a collection that somebody else asks for, too. Where the application froze objects of
+        its own, unfreezing would thaw those as well: the collector is then only switched off.
         """
-        gc.collect()
-        if gc.get_freeze_count():
-            self._thaw = gc.enable if gc.isenabled() else lambda: None
-            gc.disable()
-        else:
-            self._thaw = gc.unfreeze
-            gc.freeze()
+        gc.collect(_GENERATIONS[self.collect])
+        with ExitStack() as thaw:
+            if gc.isenabled():
+                thaw.callback(gc.enable)
+                gc.disable()
+            if not gc.get_freeze_count():
+                gc.freeze()
+                thaw.callback(gc.unfreeze)
+            self._thaw = thaw.pop_all().close
 
     def thaw_gc(self) -> None:
         """Do what the collector left, then let it work as before.
 
-        In this order it looks at what was made since it was frozen, and not at every object of the process again.
+        Nothing has aged since it was switched off, so a look at what is young is one at all that was made meanwhile.
         """
-        gc.collect()
+        gc.collect(_GENERATIONS["young"])
         self._thaw()
 
 
@@ -199,20 +209,50 @@ class Pipeline(SessionWork):
         set_capturing(True)
 
     def record(self) -> None:
-        """Record the step, take the receipt of it, and bind what it returned."""
+        """Record the step, bind what it returned, and take the receipt of it: by a watch, or over from another slot.
+
+        What looks like an address may be none. So a recording that nobody watched, and that seems to be handed what its
+        model was not, is made again, watched, wherever the step can be called once more without anybody's knowing.
+        """
+        laziness, backend = self.engine.laziness, self.engine.backend
+        self.slot.addresses.update(self.engine.addresses())
+        self.slot.generations.update(self.engine.generations())
+        allocated, model = backend.allocated, laziness.model(self.slot)
+        returned = self._recorded(model)
+        if model is not None and self._repeatable and laziness.doubts(self.slot):
+            del returned
+            self._drop_recording()
+            returned = self._recorded(None)
+        laziness.check(self.slot, returned, backend.allocated - allocated)
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether neither another rank nor a queue of entries counts the forwards."""
+        return self.engine.grammar is None and self.engine.peers.count == 1
+
+    def _recorded(self, model: CaptureReceipt | None) -> Any:
+        """What the step returned while it was recorded: watched, or else taken to touch what `model` says."""
         slot, pool, recorder = self.slot, self._pool(), self.engine.recorder
-        staging = self.engine.stagings.of(slot.key.size)
-        slot.addresses.update(self.engine.addresses())
-        slot.generations.update(self.engine.generations())
-        allocated = self.engine.backend.allocated
-        with self.engine.backend.record(pool) as graph, recorder.watch(pool, slot.batch) as watch:
+        staging, began = self.engine.stagings.of(slot.key.size), time.perf_counter()
+        watch = recorder.watch(pool, slot.batch) if model is None else None
+        with self.engine.backend.record(pool, reach=self.engine.laziness.asks) as graph, watch or nullcontext():
             staging.record()
             returned = self.engine.forward(slot.batch)
         slot.graph = graph
         slot.outputs = self.engine.marks.bind(returned, rows=slot.batch.rows, tokens=slot.batch.tokens)
-        slot.receipt = recorder.take(slot.key, watch, graph, returned)
-        recorder.judge(slot.receipt)
-        self.engine.laziness.check(slot, returned, self.engine.backend.allocated - allocated)
+        if watch is not None:
+            slot.receipt = recorder.take(slot.key, watch, graph, returned)
+            recorder.judge(slot.receipt)
+        elif model is not None:
+            heir = Heir(slot.key, graph, returned, time.perf_counter() - began, model)
+            slot.receipt = heir.receipt(recorder.owners, pool)
+        return returned
+
+    def _drop_recording(self) -> None:
+        """Give back a recording of which nobody knows yet."""
+        graph, self.slot.graph, self.slot.outputs, self.slot.receipt = self.slot.graph, None, None, None
+        if graph is not None:
+            graph.release()
 
     def _pool(self) -> Pool:
         if self.engine.pool is None:

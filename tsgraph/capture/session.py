@@ -56,7 +56,8 @@ class Capturer:
         began = time.perf_counter()
         self.observers.emit(events.CAPTURE_STARTED, spec=self.spec.name, slots=[str(slot.key) for slot in slots])
         self.budget.told = None
-        with self.lifecycle.session(SessionWork().perform):
+        work = SessionWork(collect=self.spec.policy.collect)
+        with self.lifecycle.session(work.perform), self.engine.laziness.run():
             for done, slot in enumerate(track_capture(slots, self.engine.backend)):
                 self._foretell(slots[:done], slots[done:])
                 begin(slot)

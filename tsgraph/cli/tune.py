@@ -46,7 +46,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--eager", type=float, default=EAGER, metavar="F", help="of an eager step, in replays (default: 2)"
     )
     memory = parser.add_argument_group("what slots take", "Bytes, or such as 512MiB. Largest first, one pool for all.")
-    memory.add_argument("--memory", type=_bytes, metavar="M", help="limit of all slots; it needs a forecast:")
+    memory.add_argument("--memory", type=_bytes, metavar="M", help="limit of all slots; without a snapshot it needs:")
     memory.add_argument("--shared-bytes", type=_bytes, metavar="B", help="for each row of the largest size, once")
     memory.add_argument("--row-bytes", type=_bytes, metavar="B", help="that every slot keeps for each of its rows")
     memory.add_argument("--slot-bytes", type=_bytes, metavar="B", help="that every slot keeps besides")
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         slots=args.slots,
         rows=args.rows,
         costs=Costs(seconds=_measured(args.costs), eager=args.eager),
-        forecast=_forecast(args),
+        forecast=_forecast(args, seen),
         memory=args.memory,
     )
     print(json.dumps({"file": args.file, **facts(tuning, seen, spec)}) if args.json else told(tuning, seen, spec))
@@ -102,20 +102,26 @@ def _measured(path: str | None) -> Mapping[int, float] | None:
     return {int(size): seconds for size, seconds in table.items()}
 
 
-def _forecast(args: argparse.Namespace) -> Forecast | None:
+def _forecast(args: argparse.Namespace, seen: Histogram) -> Forecast | None:
+    """What is said on the command line; else, where memory is limited, what a snapshot tells of its own slots."""
     given = {"shared": args.shared_bytes, "row": args.row_bytes, "slot": args.slot_bytes}
     given = {name: each for name, each in given.items() if each is not None}
+    if args.forecast is None and given:
+        return Forecast(**given)
     if args.forecast is None:
-        return Forecast(**given) if given else None
+        return Forecast.of_slots(seen.slots) if seen.slots and args.memory is not None else None
     if given:
         raise CallerError("a forecast is given twice", hint="give --forecast, or bytes, but not both")
-    return Forecast.of_slots(_object(args.forecast).get("slots", ()))
+    slots = _object(args.forecast).get("slots")
+    if not isinstance(slots, list):
+        raise CallerError(f"{args.forecast} tells of no slots", hint="give a runtime's snapshot", path=args.forecast)
+    return Forecast.of_slots(slots)
 
 
 def _object(path: str) -> dict[str, Any]:
     try:
         document = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CallerError(f"{path} is no JSON: {error}", path=path) from error
     if not isinstance(document, dict):
         raise CallerError(f"{path} holds no JSON object", path=path)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from tsgraph.errors import CallerError
 from tsgraph.keys import DEFAULT_VARIANT
+
+MOST = 2**53
+"""The largest count: work is computed in floating point."""
 
 
 def _ordered(steps: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
@@ -22,7 +26,7 @@ class Histogram:
     """Decode steps that were observed. `steps`: for each variant, the number of steps by their live rows.
 
     `tokens_per_request`: tokens that each row carries (the width of speculation). `notes`: what is to be known about
-    where it comes from, as sentences.
+    where it comes from, as sentences. `slots`: what its runtime told of the slots that it has, if one did.
 
     Raises: CallerError where rows or steps are no counts, or no step has a row.
     """
@@ -30,6 +34,7 @@ class Histogram:
     steps: Mapping[str, Mapping[int, int]] = attrs.field(converter=_ordered)
     tokens_per_request: int = 1
     notes: tuple[str, ...] = ()
+    slots: tuple[Mapping[str, Any], ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if type(self.tokens_per_request) is not int or self.tokens_per_request < 1:
@@ -60,6 +65,6 @@ class Histogram:
 
 def _check_counts(variant: str, by_rows: Mapping[int, int]) -> None:
     for rows, steps in by_rows.items():
-        if not all(type(number) is int and number >= 0 for number in (rows, steps)):
-            what = f"variant {variant!r}: {steps!r} steps of {rows!r} rows are not two counts"
-            raise CallerError(what, hint="rows and steps are whole numbers, 0 or more")
+        if not all(type(number) is int and 0 <= number <= MOST for number in (rows, steps)):
+            what = f"variant {variant!r}: {repr(steps)[:40]} steps of {repr(rows)[:40]} rows are not two counts"
+            raise CallerError(what, hint=f"rows and steps are whole numbers from 0 to {MOST}")

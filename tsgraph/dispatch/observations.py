@@ -4,11 +4,13 @@
     {"rows": {"default": {"1": 120}, "penalties": {"2": 5}}}                   one by variants
     rows,steps                                                                 CSV: a header, then lines
     {"rows": 7, "variant": "penalties", "event": "step", …}                    a log: one JSON object a line
-    {"slots": [{"size": 8, "replays": 90, "pad_rows": 31, …}, …], …}           a snapshot
+    {"rows": {"default": {"7": 31}}, "slots": […], …}                          a runtime's snapshot
+    {"event": "stats", "snapshot": {"rows": …, "slots": …}, …}                 one in a line of a log
 
 Lines of a log or of CSV have `rows`, or `tokens`; of each rank, if a list: the widest decides (R27). They may have
 `variant`, `mode` (only decode steps have slots, R26) and `steps`, how many such steps there were. The runtime's own
-events tell changes, not steps; they and lines without rows are left out.
+events tell changes, not steps; they and lines without rows are left out. A snapshot tells all steps that its runtime
+has served: of those in a log the last one counts, of each runtime.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ import csv
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tsgraph import events
-from tsgraph.dispatch.estimate import estimated_steps
 from tsgraph.dispatch.histogram import Histogram
+from tsgraph.dispatch.snapshot import Steps, served_in_all, snapshot_in
 from tsgraph.errors import CallerError
 from tsgraph.keys import DEFAULT_VARIANT, Mode
 
 HINT = "give a histogram, a log with the rows of each step, or a snapshot"
 HINT_OF_LOGS = "log the rows of each step; what the runtime logs itself are changes, not steps"
+_DIGITS = 20
 _COLUMNS = ("rows", "tokens", "variant", "mode", "steps")
 _OWN_EVENTS = frozenset(each for name, each in vars(events).items() if name.isupper() and isinstance(each, str))
-_ESTIMATED = "estimated: a snapshot has the mean of the rows that each slot served, not their histogram"
 
 
 def read_observations(path: str | os.PathLike[str], *, tokens_per_request: int | None = None) -> Histogram:
@@ -53,50 +55,69 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def parse_observations(text: str, *, source: str = "<text>", tokens_per_request: int | None = None) -> Histogram:
     """As `read_observations`, of a text."""
     try:
-        steps, notes, own = _parsed(text, tokens_per_request or 1)
-        return Histogram(steps=steps, tokens_per_request=tokens_per_request or own, notes=notes)
+        return _parsed(text.strip(), tokens_per_request)
     except CallerError as error:
         raise CallerError(f"{source}: {error.what}", hint=error.hint or HINT, path=source) from error
 
 
-_Parsed = tuple[Mapping[str, Mapping[int, int]], tuple[str, ...], int]
-"""Steps, notes and tokens per request."""
-
-
-def _parsed(text: str, tokens_per_request: int) -> _Parsed:
+def _parsed(text: str, tokens_per_request: int | None) -> Histogram:
     document = _document(text)
     if isinstance(document, list):
-        return _of_records(((f"record {place}", each) for place, each in enumerate(document, 1)), tokens_per_request)
+        return _of_records([(f"record {place}", each) for place, each in enumerate(document, 1)], tokens_per_request)
+    if snapshot_in(document) is not None:
+        return _of_records([("the snapshot", document)], tokens_per_request)
     if isinstance(document, dict) and isinstance(document.get("rows"), dict):
-        return _of_table(document)
-    if isinstance(document, dict) and "slots" in document:
-        return _of_snapshot(document)
+        return _of_table(document, tokens_per_request)
     if isinstance(document, dict) and "pad_rows" in document and "rows" not in document:
         raise CallerError("counters are totals: they do not tell which batches there were", hint=HINT)
-    records = _of_log(text) if text.lstrip().startswith("{") else _of_csv(text)
-    return _of_records(records, tokens_per_request)
+    records = _of_log(text) if text.startswith("{") else _of_csv(text)
+    return _of_records(list(records), tokens_per_request)
 
 
 def _document(text: str) -> Any:
     """The one JSON document that the text is, or None."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
 
 
-# -- documents ---------------------------------------------------------------------------------------------------------
+# -- histograms and snapshots ------------------------------------------------------------------------------------------
 
 
-def _of_table(document: Mapping[str, Any]) -> _Parsed:
-    """A histogram; a snapshot may have one, beside much else."""
-    unknown = document.keys() - {"rows", "tokens_per_request"}
-    if unknown and "slots" not in document:
+def _of_table(document: Mapping[str, Any], tokens_per_request: int | None) -> Histogram:
+    if unknown := document.keys() - {"rows", "tokens_per_request"}:
         raise CallerError(f"a histogram has rows and tokens_per_request, but this one has {', '.join(sorted(unknown))}")
-    rows = document["rows"]
+    own = document.get("tokens_per_request", 1)
+    return Histogram(steps=_steps("", document["rows"]), tokens_per_request=tokens_per_request or own)
+
+
+def _of_snapshots(
+    told: Sequence[tuple[str, Mapping[str, Any]]], beside: int, tokens_per_request: int | None
+) -> Histogram:
+    """What the last one tells, and the last of each runtime before. `beside`: records that are none."""
+    steps, runtimes = served_in_all([_steps(f"{where}: ", each.get("rows")) for where, each in told])
+    _, last = told[-1]
+    ranks = last.get("ranks", 1)
+    notes = {
+        f"snapshots of {runtimes} runtimes: where a count is less than before, another began": runtimes > 1,
+        f"left out: records beside snapshots, which tell all steps: {beside}": beside,
+        f"of one rank of {ranks}: the widest picks the size, so log at each step the rows of all": ranks != 1,
+    }
+    return Histogram(
+        steps=steps,
+        tokens_per_request=tokens_per_request or last.get("tokens_per_request", 1),
+        notes=tuple(note for note, holds in notes.items() if holds),
+        slots=tuple(last["slots"]),
+    )
+
+
+def _steps(where: str, rows: Any) -> Steps:
+    """Steps by rows, or by variants and rows."""
+    if not isinstance(rows, dict):
+        raise CallerError(f"{where}expected rows with their steps, not {rows!r}")
     by_variant = rows if any(isinstance(each, dict) for each in rows.values()) else {DEFAULT_VARIANT: rows}
-    steps = {variant: _table(f"rows of variant {variant!r}", table) for variant, table in by_variant.items()}
-    return steps, (), document.get("tokens_per_request", 1)
+    return {variant: _table(f"{where}rows of variant {variant!r}", table) for variant, table in by_variant.items()}
 
 
 def _table(where: str, table: Any) -> dict[int, int]:
@@ -105,30 +126,24 @@ def _table(where: str, table: Any) -> dict[int, int]:
     return {_number(where, rows): _number(where, steps) for rows, steps in table.items()}
 
 
-def _of_snapshot(document: Mapping[str, Any]) -> _Parsed:
-    counters = document.get("counters")
-    eager = counters.get("eager") if isinstance(counters, dict) else None
-    beyond = eager.get("no_size_fits") if isinstance(eager, dict) else None
-    lost = f"left out: {beyond} eager steps had more rows than the largest size; a snapshot does not tell how many"
-    return estimated_steps(document["slots"]), (_ESTIMATED, lost) if beyond else (_ESTIMATED,), 1
-
-
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
-def _of_records(records: Iterable[tuple[str, Any]], tokens_per_request: int) -> _Parsed:
+def _of_records(records: Sequence[tuple[str, Any]], tokens_per_request: int | None) -> Histogram:
+    snapshots = [(where, found) for where, record in records if (found := snapshot_in(record))]
+    if snapshots:
+        return _of_snapshots(snapshots, len(records) - len(snapshots), tokens_per_request)
     steps: dict[str, Counter[int]] = defaultdict(Counter)
-    left_out = 0
+    left_out, width = 0, tokens_per_request or 1
     for where, record in records:
         if _is_step(where, record):
-            variant, rows = _variant(where, record), _rows(where, record, tokens_per_request)
-            steps[variant][rows] += _number(where, record.get("steps", 1))
+            steps[_variant(where, record)][_rows(where, record, width)] += _number(where, record.get("steps", 1))
         else:
             left_out += 1
     if not steps:
         raise CallerError(f"there is no decode step with its rows (records: {left_out})", hint=HINT_OF_LOGS)
     what = f"{left_out} records that are no decode step" if left_out > 1 else "1 record that is no decode step"
-    return steps, (f"left out: {what}",) if left_out else (), 1
+    return Histogram(steps=steps, tokens_per_request=width, notes=(f"left out: {what}",) if left_out else ())
 
 
 def _is_step(where: str, record: Any) -> bool:
@@ -163,11 +178,12 @@ def _widest(where: str, numbers: Any) -> int:
 
 def _number(where: str, value: Any) -> int:
     """A count. JSON's keys and CSV's cells are text."""
-    if isinstance(value, str) and value.isascii() and value.strip().isdecimal():
+    if isinstance(value, str) and value.isascii() and value.strip().isdecimal() and len(value) < _DIGITS:
         return int(value)
     if type(value) is int and value >= 0:
         return value
-    raise CallerError(f"{where}: {value!r} is no count", hint="rows, tokens and steps are whole numbers, 0 or more")
+    what = f"{where}: {repr(value)[:60]} is no count"
+    raise CallerError(what, hint="rows, tokens and steps are whole numbers, 0 or more")
 
 
 def _of_log(text: str) -> Iterator[tuple[str, Any]]:
@@ -175,7 +191,7 @@ def _of_log(text: str) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {place}", json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise CallerError(
                     f"line {place} is no JSON: {error}", hint="a log has one JSON object a line"
                 ) from error
@@ -185,9 +201,8 @@ def _of_csv(text: str) -> Iterator[tuple[str, Any]]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     if unknown := [name for name in header if name not in _COLUMNS]:
-        raise CallerError(
-            f"neither JSON nor CSV with known columns: {', '.join(unknown)}", hint=f"columns are {', '.join(_COLUMNS)}"
-        )
+        what = f"neither JSON nor CSV with known columns: {', '.join(unknown)[:60]}"
+        raise CallerError(what, hint=f"columns are {', '.join(_COLUMNS)}")
     reader.fieldnames = header
     for record in reader:
         if None in record:

@@ -1,13 +1,48 @@
-"""The slots of a runtime's snapshot, as it comes back from JSON."""
+"""What a runtime's snapshot tells of served steps and of slots, as it comes back from JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from tsgraph.errors import CallerError
 
-_NUMBERS = ("size", "replays", "pad_rows", "bytes", "seconds")
+Steps = Mapping[str, Mapping[int, int]]
+"""Steps by variant and by rows."""
+
+_NUMBERS = ("size", "bytes", "seconds")
+
+
+def snapshot_in(record: Any) -> Mapping[str, Any] | None:
+    """The snapshot that a document or a line of a log is, or has as `snapshot`; None where there is none."""
+    if not isinstance(record, dict):
+        return None
+    for found in (record.get("snapshot"), record):
+        if isinstance(found, dict) and isinstance(found.get("rows"), dict) and isinstance(found.get("slots"), list):
+            return found
+    return None
+
+
+def served_in_all(tables: Sequence[Steps]) -> tuple[Steps, int]:
+    """What runtimes served that told `tables` in turn, each all that it had served by then; and how many these were.
+
+    A runtime only ever adds to what it has served: where a count is less than it was, another one has begun.
+    """
+    served: dict[str, Counter[int]] = defaultdict(Counter)
+    ends = [before for before, after in pairwise(tables) if _less(after, before)]
+    for table in (*ends, *tables[-1:]):
+        for variant, steps in table.items():
+            served[variant].update(steps)
+    return served, len(ends) + 1
+
+
+def _less(one: Steps, other: Steps) -> bool:
+    """Whether `one` lacks a step that `other` has."""
+    return any(
+        one.get(variant, {}).get(rows, 0) < count for variant, steps in other.items() for rows, count in steps.items()
+    )
 
 
 def slot_facts(slots: Iterable[Any], *names: str) -> list[tuple[Any, ...]]:

@@ -154,7 +154,8 @@ class _Problem:
 
     def _within(self, memory: int, chains: Chains, candidates: Sequence[int], most: int) -> tuple[int, ...]:
         if self.forecast is None:
-            raise CallerError("memory is limited, but there is no forecast", hint="say how many bytes slots take")
+            hint = "say what slots take: --slot-bytes, --row-bytes, --shared-bytes or --forecast"
+            raise CallerError("memory is limited, but there is no forecast", hint=hint)
         variants = len(self.histogram.variants)
         room = self.forecast.room(memory, variants)
         chain = cheapest_within(chains, most, candidates, lambda number, last: room(number, candidates[last]))

@@ -59,6 +59,19 @@ class GraphNode:
     grid: tuple[int, int, int] | None = None
 
 
+@attrs.frozen
+class Reached:
+    """Memory outside of a graph's pool that a node of it is handed, used or not.
+
+    `node`: the name of the first node that is, or its kind where it has none. `bytes`: of the allocator's block, or of
+    the storage. `own`: it was made while the graph was recorded, as the memory of random generators may be.
+    """
+
+    node: str
+    bytes: int
+    own: bool = False
+
+
 class HostCall(Protocol):
     """A host function of a graph: what it is called, and the line that put it on its stream."""
 
@@ -85,6 +98,15 @@ class Graph(Protocol):
     @property
     def listing(self) -> tuple[GraphNode, ...] | None:
         """Its nodes, in the order in which they were recorded; None where the device does not tell."""
+
+    @property
+    def reach(self) -> Mapping[int, Reached] | None:
+        """What memory of the device outside of its pool its kernels, copies and fills are handed, by where it starts.
+
+        That is the start of the allocator's block, or of the storage. It was live when the recording began, or is when
+        this is first asked. What its staging node is handed is left out. None where the device does not tell, or was
+        not asked to when the graph was recorded. Not for the hot path.
+        """
 
     def replay(self) -> None:
         """Run what was recorded, on the same addresses, on the caller's current stream. Python does not run again.
@@ -245,8 +267,8 @@ class Backend(Protocol):
     def recording(self) -> bool:
         """Whether what this thread puts on its current stream is being recorded."""
 
-    def record(self, pool: Pool) -> AbstractContextManager[Graph]:
-        """Record the block into a graph of `pool`, on the capture stream.
+    def record(self, pool: Pool, *, reach: bool = False) -> AbstractContextManager[Graph]:
+        """Record the block into a graph of `pool`, on the capture stream. `reach`: the graph is to tell its own.
 
         On an exception inside, the recording is ended, the stream clean, its memory back, and the exception goes on.
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from tsgraph.backends.emulated.dispatcher import unseen_by_functions, unseen_by_operators
 from tsgraph.receipts.receipt import Baked, Draw, Once, Opaque
 
 _LIKE_DROPOUT = ("dropout", "rrelu")
@@ -21,18 +21,20 @@ _IDLE = {"p": 0, "train": False, "training": False}
 class Notes:
     """Collected in the order of the recording."""
 
-    _baked: dict[tuple[str, str, str], list[tuple[str, int]]] = attrs.field(factory=dict, init=False)
+    _baked: dict[tuple[str, str, str], list[list[Any]]] = attrs.field(factory=dict, init=False)
     _once: Counter[tuple[str, str]] = attrs.field(factory=Counter, init=False)
     _draws: Counter[tuple[str, str, str]] = attrs.field(factory=Counter, init=False)
     _opaque: Counter[tuple[str, str, str]] = attrs.field(factory=Counter, init=False)
 
     def value(self, operator: str, argument: str, text: str, line: str) -> None:
         """One value."""
-        values = self._baked.setdefault((operator, argument, line), [])
-        if values and values[-1][0] == text:
-            values[-1] = (text, values[-1][1] + 1)
+        values = self._baked.get((operator, argument, line))
+        if values is None:
+            self._baked[operator, argument, line] = [[text, 1]]
+        elif values[-1][0] == text:
+            values[-1][1] += 1
         else:
-            values.append((text, 1))
+            values.append([text, 1])
 
     def host_work(self, operator: str, line: str) -> None:
         """An operator ran on host tensors."""
@@ -48,7 +50,7 @@ class Notes:
         """A part that cannot be looked into ran."""
         self._opaque[kind, name, line] += 1
 
-    def told(self) -> dict[str, tuple[Any, ...]]:
+    def told(self) -> dict[str, Any]:
         """All of it, as the words of a receipt."""
         return {
             "baked": tuple(self._told_baked()),
@@ -61,7 +63,8 @@ class Notes:
 
     def _told_baked(self) -> Iterator[Baked]:
         for (operator, argument, line), values in self._baked.items():
-            yield Baked(operator=operator, argument=argument, line=line, values=tuple(values))
+            runs = tuple((text, times) for text, times in values)
+            yield Baked(operator=operator, argument=argument, line=line, values=runs)
 
 
 def draws(operator: str, arguments: Mapping[str, Any]) -> bool:
@@ -75,5 +78,5 @@ def draws(operator: str, arguments: Mapping[str, Any]) -> bool:
 
 def value_of(tensor: torch.Tensor) -> str:
     """The value of a host tensor with one element, as Python writes it, read past every mode."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001 - no public way past the modes
+    with unseen_by_operators(), unseen_by_functions():
         return repr(tensor.item())

@@ -6,12 +6,14 @@ from typing import Any, Protocol
 
 import attrs
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
-from tsgraph.buffers.owners import Owner, Owners
+from tsgraph.backends.emulated.dispatcher import unseen_by_functions, unseen_by_operators
+from tsgraph.buffers.owners import Owner, Owners, nearest
 from tsgraph.protocols.backend import Backend, Pool
 from tsgraph.receipts.receipt import External, Place
 from tsgraph.receipts.remains import REMAINS
+
+_NEW: Any = object()
 
 
 class Named(Protocol):
@@ -61,9 +63,8 @@ class Outside:
         Memory of the pool that nobody left there is the recording's own all the same: an opaque part made it.
         """
         region = (address, tensor.data_ptr())
-        if region in self._by_region:
-            touched = self._by_region[region]
-        else:
+        touched = self._by_region.get(region, _NEW)
+        if touched is _NEW:
             touched = self._by_region[region] = self._open(tensor, address, call, place)
         if touched is not None:
             touched.read |= read
@@ -71,30 +72,19 @@ class Outside:
             touched.operators[call.name] = None
 
     def _open(self, tensor: torch.Tensor, address: int, call: Named, place: Place) -> Touched | None:
-        owner, origin = self.owners.find(tensor), REMAINS.find(tensor)
+        declared, origin = self.owners.at(address), REMAINS.at(address)
+        owner = nearest(declared, tensor)
         if owner is None and not origin and self.pool.holds(tensor.data_ptr()):
             return None
         owner = owner or self.owners.locate(tensor)
         path = address if owner is None else str(owner)
-        if path not in self._by_path:
-            self._by_path[path] = Touched(self._facts(tensor, owner, origin, place), call.line)
-            self.kept.setdefault(address, on_same_memory(tensor))
-        return self._by_path[path]
-
-    def _facts(self, tensor: torch.Tensor, owner: Owner | None, origin: str, place: Place) -> dict[str, Any]:
-        kind, name, whole = ("recording", origin, tensor) if origin else ("unknown", "", tensor)
-        if owner is not None:
-            kind, name, found = owner.kind, owner.name, owner.find()
-            whole = found if found is not None and found.data_ptr() == owner.start else tensor
-        return {
-            **form(whole),
-            "kind": kind,
-            "name": name,
-            "declared": owner is not None and owner.declared,
-            "writable": self.owners.may_write(tensor),
-            "place": place,
-            "origin": origin,
-        }
+        touched = self._by_path.get(path)
+        if touched is None:
+            facts = {**_facts(tensor, owner, origin, place), "writable": any(each.writable for each in declared)}
+            touched = self._by_path[path] = Touched(facts, call.line)
+            if address not in self.kept:
+                self.kept[address] = on_same_memory(tensor)
+        return touched
 
     def temporary(self, tensor: torch.Tensor, address: int, call: Named) -> None:
         """`call` reads host memory that was made while recording: replays read it again, so it must not die."""
@@ -110,23 +100,32 @@ class Outside:
         return tuple(touched.told() for touched in self._by_path.values())
 
 
+def _facts(tensor: torch.Tensor, owner: Owner | None, origin: str, place: Place) -> dict[str, Any]:
+    kind, name, whole = ("recording", origin, tensor) if origin else ("unknown", "", tensor)
+    if owner is not None:
+        kind, name, found = owner.kind, owner.name, owner.find()
+        whole = found if found is not None and found.data_ptr() == owner.start else tensor
+    declared = owner is not None and owner.declared
+    return {**form(whole), "kind": kind, "name": name, "declared": declared, "place": place, "origin": origin}
+
+
 def form(tensor: torch.Tensor) -> dict[str, Any]:
     """What a receipt says of any tensor."""
     return {
         "shape": tuple(tensor.shape),
         "stride": tensor.stride(),
-        "dtype": dtype_of(tensor),
+        "dtype": dtype_of(tensor.dtype),
         "address": tensor.data_ptr(),
         "bytes": tensor.numel() * tensor.element_size(),
     }
 
 
-def dtype_of(tensor: torch.Tensor) -> str:
-    """The dtype as torch names it, without `torch.`."""
-    return str(tensor.dtype).removeprefix("torch.")
+def dtype_of(dtype: torch.dtype) -> str:
+    """What torch calls it, without `torch.`."""
+    return str(dtype).removeprefix("torch.")
 
 
 def on_same_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor on the same memory: it stays there when `tensor` is moved or dropped."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001 - no public way past the modes
+    with unseen_by_operators(), unseen_by_functions():
         return tensor.detach()

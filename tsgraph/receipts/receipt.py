@@ -179,6 +179,9 @@ class CaptureReceipt:
     `unread`: static buffers that are declared for graphs and that no operator touched. `nodes`: how many the graph has
     of each kind; None where the device does not tell. `pool_bytes`: by how much it grew the pool. `seconds`: host time
     of the recording. `kept`: the external memory itself, held as long as the receipt; it is in no file.
+
+    `model`: the slot from whose receipt this one has all but slot, outputs, functions, nodes and costs, since its own
+    recording was not watched (the policy `receipts = "warmed"`). Empty where it was.
     """
 
     slot: str
@@ -198,6 +201,7 @@ class CaptureReceipt:
     kernels: tuple[Kernel, ...] = ()
     pool_bytes: int = 0
     seconds: float = 0.0
+    model: str = ""
     kept: tuple[Any, ...] = attrs.field(default=(), eq=False, repr=False)
 
     def undeclared(self) -> Iterator[External]:

@@ -18,10 +18,11 @@ from tsgraph.errors import ContractViolation
 from tsgraph.events import Observers
 from tsgraph.keys import Batch, SlotKey
 from tsgraph.protocols.backend import Graph, GraphNode, Pool
-from tsgraph.receipts.outside import form
+from tsgraph.receipts.inside import Made
+from tsgraph.receipts.outside import dtype_of, form
 from tsgraph.receipts.receipt import CaptureReceipt, Escape, External, HostFunction, Kernel, Output
 from tsgraph.receipts.remains import REMAINS
-from tsgraph.receipts.watch import Made, Watch
+from tsgraph.receipts.watch import Watch
 from tsgraph.spec.model import Policy
 
 
@@ -51,16 +52,17 @@ class Recorder:
         slot = f"slot {key} of {self.spec}"
         outputs = tuple(self._outputs(watch, returned, slot))
         nodes, kernels = _told_nodes(graph.listing)
+        externals = watch.outside.told()
         return CaptureReceipt(
             slot=str(key),
             spec=self.spec,
             backend=self.arena.backend.name,
             device=str(self.arena.backend.device),
-            externals=watch.outside.told(),
+            externals=externals,
             outputs=outputs,
             functions=tuple(HostFunction(name=each.name, line=each.line) for each in graph.functions),
             escapes=tuple(self._escapes(watch, returned, slot)),
-            unread=self._unread(watch),
+            unread=self._unread(externals),
             nodes=nodes,
             kernels=kernels,
             pool_bytes=graph.bytes,
@@ -79,11 +81,12 @@ class Recorder:
                 alias = names.get(address, "") or self._alias(watch, leaf, address)
                 yield Output(name=name, alias=alias, **form(leaf))
                 names.setdefault(address, f"output{name}")
-                if address in watch.made:
-                    REMAINS.note(address, watch.made[address].reference, f"output{name} of {slot}")
+                made = watch.inside.get(address)
+                if made is not None:
+                    REMAINS.note(address, made.reference, f"output{name} of {slot}")
 
     def _alias(self, watch: Watch, leaf: torch.Tensor, address: int) -> str:
-        if not address or address in watch.made:
+        if not address or address in watch.inside.facts:
             return ""
         owner = self.owners.locate(leaf)
         if owner is None and watch.outside.pool.holds(leaf.data_ptr()):
@@ -92,11 +95,8 @@ class Recorder:
 
     def _escapes(self, watch: Watch, returned: Any, slot: str) -> Iterator[Escape]:
         outputs = {storage_address(leaf) for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)}
-        held = {
-            address: made
-            for address, made in watch.made.items()
-            if made.on_device and address not in outputs and not made.reference.expired()
-        }
+        living = {address: made for address, made in watch.inside.living() if made.on_device}
+        held = {address: made for address, made in living.items() if address not in outputs}
         if held:
             self.owners.refresh()
         for address, made in held.items():
@@ -104,8 +104,8 @@ class Recorder:
             REMAINS.note(address, made.reference, f"{made.operator} at {made.line} in {slot}")
             yield _escape(made, "" if holder is None else str(holder))
 
-    def _unread(self, watch: Watch) -> tuple[str, ...]:
-        touched = {external.name for external in watch.outside.told() if external.kind == "buffer"}
+    def _unread(self, externals: Sequence[External]) -> tuple[str, ...]:
+        touched = {external.name for external in externals if external.kind == "buffer"}
         return tuple(each.label for each in self.arena.fields if "graph" in each.read_by and each.label not in touched)
 
     # -- the policy ---------------------------------------------------------------------------------------------------
@@ -184,8 +184,14 @@ def _called(external: External) -> str:
 
 
 def _escape(made: Made, holder: str) -> Escape:
-    form = {"shape": made.shape, "dtype": made.dtype, "bytes": made.bytes}
-    return Escape(operator=made.operator, line=made.line, holder=holder, **form)  # type: ignore[arg-type]
+    return Escape(
+        operator=made.operator,
+        line=made.line,
+        shape=tuple(made.shape),
+        dtype=dtype_of(made.dtype),
+        bytes=made.shape.numel() * made.dtype.itemsize,
+        holder=holder,
+    )
 
 
 def _told_nodes(listing: Sequence[GraphNode] | None) -> tuple[dict[str, int] | None, tuple[Kernel, ...]]:

@@ -30,7 +30,11 @@ class Remains:
 
     def find(self, tensor: torch.Tensor) -> str:
         """What left the memory that `tensor` lies in; empty where no recording did."""
-        reference, what = self._known.get(storage_address(tensor), (None, ""))
+        return self.at(storage_address(tensor))
+
+    def at(self, address: int) -> str:
+        """What left the memory at this address of a storage; empty where no recording did."""
+        reference, what = self._known.get(address, (None, ""))
         return what if reference is not None and not reference.expired() else ""
 
     def _sweep(self) -> None:

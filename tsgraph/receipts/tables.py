@@ -26,7 +26,8 @@ def _headline(receipt: CaptureReceipt) -> str:
     where = f"{receipt.backend} on {receipt.device}"
     cost = f"{receipt.pool_bytes / 1024:.0f} KiB of pool, {receipt.seconds * 1e3:.1f} ms"
     unread = f"\ndeclared and not touched: {', '.join(receipt.unread)}" if receipt.unread else ""
-    return f"slot {receipt.slot} of {receipt.spec} ({where}): {nodes}, {cost}{unread}"
+    model = f"\nnot watched: what it touches is told of {receipt.model}" if receipt.model else ""
+    return f"slot {receipt.slot} of {receipt.spec} ({where}): {nodes}, {cost}{model}{unread}"
 
 
 def _kinds(receipt: CaptureReceipt) -> str:

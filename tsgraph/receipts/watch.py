@@ -18,41 +18,21 @@ from typing import Any, Self
 
 import attrs
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tsgraph.backends.blame import user_line
 from tsgraph.backends.emulated.dispatcher import is_plain
 from tsgraph.backends.emulated.trees import tensors_in
+from tsgraph.backends.modes import OperatorMode
 from tsgraph.backends.opaque import compiled_regions, triton_launches
 from tsgraph.buffers.owners import Owners, storage_address
 from tsgraph.protocols.backend import Backend, Pool
-from tsgraph.receipts.call import Call, is_scalar
+from tsgraph.receipts.call import Argument, Call, facts_of, is_scalar
+from tsgraph.receipts.inside import Inside
 from tsgraph.receipts.notes import Notes, value_of
-from tsgraph.receipts.outside import Outside, dtype_of
+from tsgraph.receipts.outside import Outside
 from tsgraph.receipts.receipt import Place
 
 REGION, LAUNCH, HIGHER = "compiled region", "Triton kernel", "higher-order operator"
-
-
-@attrs.frozen(eq=False)
-class Made:
-    """Memory of the recording's own: what made it, and a weak reference by which one can tell whether it lives."""
-
-    reference: StorageWeakRef
-    operator: str
-    line: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    on_device: bool
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor, operator: str, line: str, *, on_device: bool) -> Made:
-        """The memory of `tensor`."""
-        bytes_ = tensor.numel() * tensor.element_size()
-        shape, reference = tuple(tensor.shape), StorageWeakRef(tensor.untyped_storage())
-        return cls(reference, operator, line, shape, dtype_of(tensor), bytes_, on_device)
 
 
 @attrs.frozen
@@ -69,28 +49,22 @@ class Part:
         return f"{self.kind} {self.what}"
 
 
-class Watch(TorchDispatchMode):
+class Watch(OperatorMode):
     """Watches the block, which is one recording of this thread, with memory of `pool`. Works in inference mode, too.
 
-    `outside` and `notes` are what it saw, `made` the memory of the recording's own, by address; `seconds` it took.
+    `outside`, `inside` and `notes` are what it saw: memory from outside, the recording's own, and all else. `seconds`
+    it took.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, owners: Owners, backend: Backend, pool: Pool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.outside = Outside(owners, backend, pool)
         self.notes = Notes()
-        self.made: dict[int, Made] = {}
+        self.inside = Inside()
         self.seconds = 0.0
         self._holds, self._owners = backend.holds, owners
         self._quiet = False
         self._exits = ExitStack()
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: else a step under torch.compile is recorded eagerly here, and stays eager afterwards."""
-        return True
 
     def __enter__(self) -> Self:
         self._owners.refresh()
@@ -116,56 +90,67 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and write down what of it lasts."""
         kwargs = kwargs or {}
-        if not all(map(is_plain, types)):
+        if types and not all(map(is_plain, types)):
             return NotImplemented  # a wrapper takes itself apart; its plain tensors come by here
         if self._quiet:
             return func(*args, **kwargs)
-        call = Call(func, args, kwargs)
+        call = Call(facts_of(func), args, kwargs, user_line())
         self._quiet = True  # what an operator launches itself is its own business: its schema stands for it
         try:
-            result = func(*args, **kwargs)
+            result = call.facts.run(*args, **kwargs)
         finally:
             self._quiet = False
         self._note(call, result)
         return result
 
     def _note(self, call: Call, result: Any) -> None:
-        results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-        made = call.made_by(results)
-        for tensor, address in made:
-            self.made[address] = Made.of(tensor, call.name, call.line, on_device=self._holds(tensor))
-        is_view = call.touches_no_data(results, made=bool(made))
-        if any(self._holds(tensor) for _, tensor, _ in call.tensors) or any(map(self._holds, results)):
+        facts, results = call.facts, (result,) if type(result) is torch.Tensor else tuple(tensors_in(result))
+        made = on_device = False
+        for tensor, address in call.made_by(results):
+            made, is_there = True, self._holds(tensor)
+            on_device |= is_there
+            self.inside.add(tensor, address, call.name, call.line, on_device=is_there)
+        is_view = facts.turns or (facts.looks and not made and len(results) > 0)
+        if is_view and not call.scalars:
+            return
+        if on_device or self._is_of_device(call, results):
             self._note_device(call, is_view=is_view)
         elif not results and call.tensors and is_scalar(result):
             self.notes.value(call.name, "(read by the host)", repr(result), call.line)
-        elif not (is_view or call.facts.idle or not (call.tensors or results)):
+        elif not (is_view or facts.idle or not (call.tensors or results)):
             self.notes.host_work(call.name, call.line)
+
+    def _is_of_device(self, call: Call, results: Iterable[torch.Tensor]) -> bool:
+        for _, tensor, _ in call.tensors:  # the first one, as a rule
+            if self._holds(tensor):
+                return True
+        return any(map(self._holds, results))
 
     def _note_device(self, call: Call, *, is_view: bool) -> None:
         for name, value in call.scalars:
             self.notes.value(call.name, name, repr(value), call.line)
         if is_view:
             return
-        for name, tensor, address in call.tensors:
-            read, written = call.reads(name), id(tensor) in call.written
-            if (read or written) and address and tensor.numel():
-                self._note_operand(call, name, tensor, address, read=read, written=written)
+        for argument, tensor, address in call.tensors:
+            made = self.inside.facts.get(address)
+            if made is None or not made[-1]:  # else it is the recording's own affair
+                self._note_operand(call, argument, tensor, address)
         if call.facts.draws:
             self.notes.draw(call.name, call.arguments, call.line)
         if not call.facts.plain:
             self.notes.opaque(HIGHER, call.name, call.line)
 
-    def _note_operand(
-        self, call: Call, name: str, tensor: torch.Tensor, address: int, *, read: bool, written: bool
-    ) -> None:
+    def _note_operand(self, call: Call, argument: Argument, tensor: torch.Tensor, address: int) -> None:
         """A host tensor that is a number is an argument of the launch; replays use any other memory again."""
+        reads, writes = argument.reads, argument.name in call.written
+        if not ((reads or writes) and address and tensor.numel()):
+            return
         place: Place = "device" if self._holds(tensor) else "host"
         if place == "host" and tensor.dim() == 0 and not call.facts.copies:
-            self.notes.value(call.name, name, value_of(tensor), call.line)
-        elif address not in self.made:
-            self.outside.touch(tensor, address, call, read=read, written=written, place=place)
-        elif place == "host" and read:
+            self.notes.value(call.name, argument.name, value_of(tensor), call.line)
+        elif address not in self.inside.facts:
+            self.outside.touch(tensor, address, call, read=reads, written=writes, place=place)
+        elif reads:
             self.outside.temporary(tensor, address, call)
 
     # -- what cannot be seen ------------------------------------------------------------------------------------------
@@ -189,7 +174,7 @@ class Watch(TorchDispatchMode):
         for each in tensors_in(result):
             address = storage_address(each)
             if address and address not in before:
-                self.made[address] = Made.of(each, part.name, part.line, on_device=self._holds(each))
+                self.inside.add(each, address, part.name, part.line, on_device=self._holds(each))
         return result
 
     def _note_launch(self, name: str, arguments: Mapping[str, Any]) -> None:
@@ -205,6 +190,6 @@ class Watch(TorchDispatchMode):
                 self.notes.value(part.name, name, repr(value), part.line)
             for tensor in tensors_in(value):
                 address = storage_address(tensor)
-                if address and tensor.numel() and address not in self.made:
+                if address and tensor.numel() and address not in self.inside.facts:
                     place: Place = "device" if self._holds(tensor) else "host"
                     self.outside.touch(tensor, address, part, read=True, written=written, place=place)

@@ -85,13 +85,19 @@ class Guard:
         """
         turn = next(self._turns)
         if turn.others or self._generations:
-            return any(part.generation != told for part, told in self._generations) or turn.look()
+            return self._has_raised() or turn.look()
         try:
             for holder, name, address in turn.held:
                 if holder[name].data_ptr() != address:
                     return True
         except Exception:  # noqa: BLE001 - as in a turn
             return True
+        return False
+
+    def _has_raised(self) -> bool:
+        for part, told in self._generations:  # noqa: SIM110 - a generator takes longer than what it goes through
+            if part.generation != told:
+                return True
         return False
 
     @property
@@ -117,8 +123,8 @@ class Guard:
         self._watched = now
         if new:
             self.owners.refresh()
-        for key in new:
-            self._add(key, now[key][1])
+        for keys, receipt in _alike({key: now[key][1] for key in new}):
+            self._add(keys, receipt)
         self.arrange()
 
     def _forget(self, keys: Iterable[SlotKey]) -> None:
@@ -128,11 +134,10 @@ class Guard:
                     place.slots.remove(key)
         self._places = {at: place for at, place in self._places.items() if place.slots}
 
-    def _add(self, key: SlotKey, receipt: CaptureReceipt) -> None:
+    def _add(self, keys: Sequence[SlotKey], receipt: CaptureReceipt) -> None:
         for found in places_of(receipt, self.owners):
             place = self._places.setdefault((found.path, found.address), found)
-            if key not in place.slots:
-                place.slots.append(key)
+            place.slots.extend(key for key in keys if key not in place.slots)
 
     def arrange(self) -> None:
         """Make anew what a look goes through: first all of it at once, then as the policy says."""
@@ -224,6 +229,14 @@ class Guard:
         if owner_find is not None and not place.part:
             place.find = owner_find
         return place.now()
+
+
+def _alike(receipts: Mapping[SlotKey, CaptureReceipt]) -> Iterator[tuple[list[SlotKey], CaptureReceipt]]:
+    """Slots whose receipts tell of the very same memory, as those do that took it over, with one of the receipts."""
+    groups: dict[tuple[int, ...], list[SlotKey]] = {}
+    for key, receipt in receipts.items():
+        groups.setdefault(tuple(map(id, (receipt.externals, receipt.kept, receipt.opaque))), []).append(key)
+    return ((keys, receipts[keys[0]]) for keys in groups.values())
 
 
 Refresh = Callable[[Batch, int], None]

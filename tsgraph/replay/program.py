@@ -7,7 +7,6 @@ Where the engine names the variant only then, it is asked just before the replay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,8 @@ from tsgraph.replay.guard import Guard, Metadata
 from tsgraph.slots.leases import Counted, Leases
 from tsgraph.slots.slot import Counts, Slot
 
-_AS_IT_IS = nullcontext()
+_is_inference_mode = torch.is_inference_mode_enabled
+_InferenceMode = torch._C._InferenceMode  # noqa: SLF001 - what torch.inference_mode makes at each use, which is once
 
 
 @attrs.define(eq=False, slots=True)
@@ -54,13 +54,12 @@ class Program:
     admit: Callable[[], None] | None = None
     launched: Callable[[], None] | None = None
     metadata: Metadata | None = None
-    mode: torch.inference_mode | None = attrs.field(init=False)
+    involved: bool = attrs.field(init=False)
 
-    @mode.default
-    def _mode(self) -> torch.inference_mode | None:
-        """What collaborators compute in, made once; None without any, since torch's mode is nothing to a replay."""
-        involved = self.refreshes or self.restores or self.updates or self.choose or self.launched
-        return torch.inference_mode() if involved else None
+    @involved.default
+    def _involved(self) -> bool:
+        """Whether collaborators compute: in inference mode. Without any it does not matter, since a replay has none."""
+        return bool(self.refreshes or self.restores or self.updates or self.choose or self.launched)
 
     def run(self, live: int, sources: Mapping[str, Any], ranks: RankCounts | None = None) -> Any:
         """Serve `live` rows; returns the outputs at live size, views of static memory until the next replay.
@@ -72,42 +71,44 @@ class Program:
         """
         if self.admit is not None:
             self.admit()
-        with _AS_IT_IS if self.mode is None or torch.is_inference_mode_enabled() else self.mode:
-            self.stage(live, sources)
-            self.batch.counts = ranks
-            for refresh in self.refreshes:
-                refresh(self.batch, live)
-            if self.metadata is not None and self.metadata.turn.look():
-                self.metadata.settle(live)
-            for restore in self.restores:
-                restore()
-            chosen = self if self.choose is None else self.choose(live)
-            chosen.replay()
-            for effect in self.effects:  # whatever is raised from here on, the graph has taken its entry
-                self.scope.apply(effect)
-            if self.launched is not None:
-                self.launched()
-            outputs = chosen.cut(live)
-            for update in self.updates:
-                update(outputs, live)
-        chosen.counts.replays += 1
-        chosen.counts.pad_rows += self.size - live
-        return outputs
+        if not self.involved or _is_inference_mode():
+            return self._serve(live, sources, ranks)
+        with _InferenceMode(True):
+            return self._serve(live, sources, ranks)
 
-    def replay(self) -> None:
-        """Replay its graph, nothing else.
-
-        Raises: ReplayFailed where the device refuses; HostFunctionFailed for an earlier step, and nothing is run.
-        """
+    def _serve(  # noqa: C901 - each call saved counts
+        self, live: int, sources: Mapping[str, Any], ranks: RankCounts | None
+    ) -> Any:
+        self.stage(live, sources)
+        batch = self.batch
+        batch.counts = ranks
+        for refresh in self.refreshes:
+            refresh(batch, live)
+        if self.metadata is not None and self.metadata.turn.look():
+            self.metadata.settle(live)
+        for restore in self.restores:
+            restore()
+        chosen = self if self.choose is None else self.choose(live)
         try:
-            self.graph.replay()
+            chosen.graph.replay()
         except HostFunctionFailed:  # of an earlier step: this one was not launched
             raise
         except RuntimeError as error:
-            says = str(error).partition("\n")[0]
-            raise ReplayFailed(
-                f"slot {self.name} failed to replay: {says}", hint="invalidate and recapture it"
-            ) from error
+            raise chosen.failure(error) from error
+        for effect in self.effects:  # whatever is raised from here on, the graph has taken its entry
+            self.scope.apply(effect)
+        if self.launched is not None:
+            self.launched()
+        outputs = chosen.cut(live)
+        for update in self.updates:
+            update(outputs, live)
+        chosen.counts.rows[live] += 1
+        return outputs
+
+    def failure(self, error: RuntimeError) -> ReplayFailed:
+        """That its graph could not be replayed."""
+        says = str(error).partition("\n")[0]
+        return ReplayFailed(f"slot {self.name} failed to replay: {says}", hint="invalidate and recapture it")
 
 
 def compile_program(

@@ -18,6 +18,7 @@ from tsgraph.errors import BadBatch, StaleSlot
 from tsgraph.grammar.door import Door
 from tsgraph.keys import DEFAULT_VARIANT, Batch, Decision, Mode, RankCounts, Reason, SlotKey
 from tsgraph.lifecycle import Cause, Lifecycle
+from tsgraph.protocols.backend import Backend
 from tsgraph.protocols.collaborators import Recurrent
 from tsgraph.replay.eager import EagerPath
 from tsgraph.replay.guard import Guard, causes_of
@@ -29,6 +30,8 @@ from tsgraph.replay.turnstile import NOBODY, STEP, Turnstile
 from tsgraph.slots.leases import Leases, copied, unleased
 from tsgraph.slots.registry import Slots
 from tsgraph.slots.slot import Slot
+
+_DECODE = Mode.DECODE
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -56,8 +59,13 @@ class Server:
     leases: Leases | None = None
     want: Callable[[SlotKey], None] = lambda _: None
     stale: Callable[[Mapping[SlotKey, Cause]], None] = lambda _: None
+    backend: Backend = attrs.field(init=False)
     look: Callable[[], bool] | None = attrs.field(init=False)
     eager_path: EagerPath = attrs.field(init=False)
+
+    @backend.default
+    def _backend(self) -> Backend:
+        return self.engine.backend
 
     @look.default
     def _look(self) -> Callable[[], bool] | None:
@@ -85,7 +93,7 @@ class Server:
 
     # -- a call -------------------------------------------------------------------------------------------------------
 
-    def serve(
+    def serve(  # noqa: C901 - each call saved counts
         self,
         rows: int | None,
         mode: Mode,
@@ -100,32 +108,28 @@ class Server:
             raise turnstile.refusal(STEP)
         turnstile.inside = thread
         try:
-            if self.engine.backend.recording:
+            if self.backend.recording:
                 raise turnstile.refusal_of_recording(STEP)
             if self.leases is not None:
                 sources = unleased(sources)
-            served = self._served(rows, mode, variant or DEFAULT_VARIANT, counts, sources)
-            return (copied(served[0]), served[1]) if clone else served
+            if rows.__class__ is not int or rows < 0:  # None is of another class
+                rows = self.live_rows(rows, sources)
+            table = self.routes.tables.get(variant or DEFAULT_VARIANT)
+            if table is None:
+                raise self._unknown_variant(variant)
+            if mode is _DECODE and counts is None and rows < len(table):
+                decision, program = table[rows]
+                if program is not None and not ((look := self.look) is not None and look() and self.settle()):
+                    try:
+                        outputs = program.run(rows, sources)
+                        return (copied(outputs) if clone else outputs), decision
+                    except StaleSlot as error:
+                        self._take(error)
+            table = program = None  # they would hold memory of slots that make room for a capture now
+            outputs, decision = self._decided(rows, mode, variant or DEFAULT_VARIANT, counts, sources)
+            return (copied(outputs) if clone else outputs), decision
         finally:
             turnstile.inside = NOBODY
-
-    def _served(
-        self, rows: int | None, mode: Mode, variant: str, counts: RankCounts | None, sources: Mapping[str, Any]
-    ) -> tuple[Any, Decision]:
-        if rows is None or rows.__class__ is not int or rows < 0:
-            rows = self.live_rows(rows, sources)
-        table = self.routes.tables.get(variant)
-        if table is None:
-            raise self._unknown_variant(variant)
-        if mode is Mode.DECODE and counts is None and rows < len(table):
-            decision, program = table[rows]
-            if program is not None and not (self.look is not None and self.look() and self.settle()):
-                try:
-                    return program.run(rows, sources), decision
-                except StaleSlot as error:
-                    self._take(error)
-        table = program = None  # they would hold memory of slots that make room for a capture now
-        return self._decided(rows, mode, variant, counts, sources)
 
     def _decided(
         self, rows: int, mode: Mode, variant: str, counts: RankCounts | None, sources: Mapping[str, Any]
@@ -210,7 +214,7 @@ class Server:
         batch = attrs.evolve(self.padded_batch(rows, variant), buffers=buffers, tokens=tokens, mode=mode)
         batch.counts = counts
         self.eager_path.admit()
-        self.reasons.note(decision, self.slots.values())
+        self.reasons.note(decision, batch, self.slots.values())
         return self.eager_path.serve(self._masked(batch))
 
     def _masked(self, batch: Batch) -> Batch:

@@ -23,14 +23,29 @@ REMADE = "remade"
 
 @attrs.define(eq=False)
 class Counts:
-    """How often a slot was replayed, and how many pad rows that computed. Integers that the program moves.
+    """How often a slot of `size` rows was replayed, by live rows: exactly, and at no cost.
 
+    `rows`: replays with 0, 1, … `size` live rows. A replay adds one to one of these integers, and counts nothing else.
     `captured_at`: how many replays there had been when it was captured last.
     """
 
-    replays: int = 0
-    pad_rows: int = 0
+    size: int
     captured_at: int = 0
+    rows: list[int] = attrs.field(init=False)
+
+    @rows.default
+    def _none(self) -> list[int]:
+        return [0] * (self.size + 1)
+
+    @property
+    def replays(self) -> int:
+        """All replays."""
+        return sum(self.rows)
+
+    @property
+    def pad_rows(self) -> int:
+        """Pad rows that all replays computed."""
+        return sum((self.size - live) * replays for live, replays in enumerate(self.rows))
 
     @property
     def since_capture(self) -> int:
@@ -55,7 +70,7 @@ class Slot:
     outputs: Outputs | None = None
     receipt: CaptureReceipt | None = None
     seconds: float = 0.0
-    counts: Counts = attrs.field(factory=Counts)
+    counts: Counts = attrs.field(default=attrs.Factory(lambda self: Counts(self.key.size), takes_self=True))
     addresses: dict[str, int] = attrs.field(factory=dict)
     generations: dict[str, int] = attrs.field(factory=dict)
     was_recorded: bool = False

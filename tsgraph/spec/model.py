@@ -286,7 +286,9 @@ class Warmup:
 class Policy:
     """What the runtime does where the law leaves a choice.
 
-    `sweep`: how many pointers of modules are looked at before each replay, in turn.
+    `sweep`: how many pointers of modules are looked at before each replay, in turn. `receipts`: which recordings are
+    watched operator by operator; the others take over what their variant's first one read. `collect`: what garbage is
+    collected before a run of captures.
     """
 
     on_capture_failure: Literal["eager", "raise"] = "eager"
@@ -298,7 +300,9 @@ class Policy:
     capture: Literal["ahead", "lazy"] = "ahead"
     over_budget: Literal["refuse", "evict"] = "refuse"
     staging: Literal["auto", "launch", "copies"] = "auto"
+    receipts: Literal["each", "warmed"] = "each"
     freeze_gc: bool = True
+    collect: Literal["all", "young"] = "all"
 
 
 T = TypeVar("T")

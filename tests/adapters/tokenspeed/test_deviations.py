@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import attrs
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from tests.adapters.tokenspeed.configuration import FULL, WINDOW, Configuration, Flags, Step
+from tests.adapters.tokenspeed.engine import FakeEngine
+from tests.adapters.tokenspeed.keeping import keep_lengths
 from tsgraph.adapters.tokenspeed import get_batch_sizes_to_capture, get_is_capture_mode
 from tsgraph.adapters.tokenspeed.collaborators import BarrierRanks
-from tsgraph.errors import BadBatch, CaptureFailed, SpecError
+from tsgraph.errors import BadBatch, CaptureFailed, CaptureUnsupported, SpecError, WrongThread
 
 TABLE = Path(__file__).parents[3] / "docs" / "reference" / "tokenspeed-deviations.md"
 PAGED = Configuration(sizes=(2, 4), groups=(FULL, WINDOW), target=Flags(paged=True))
@@ -250,3 +253,135 @@ def test_padded_size_of_an_eager_step_is_its_own(make):
 
     assert 5 == wrapper.padded_bs(5, engine.context(Step(rows=5)))
     assert 1 == wrapper.padded_bs(1, engine.context(Step(rows=1, mode="EXTEND")))
+
+
+# -- what is looked after while graphs serve --------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Model:
+    """A forward that adds a weight to its tokens: `greedy` to those of that variant alone."""
+
+    engine: FakeEngine
+    weight: torch.Tensor = attrs.field(factory=lambda: torch.full((1,), 100, dtype=torch.int32))
+    greedy: bool = False
+    does: object = None
+
+    def forward(self, **words):
+        """The engine's forward, and the weight."""
+        if callable(self.does):
+            self.does()
+        tokens, *rest = self.engine.forward(**words)
+        return tokens + self.weight if not self.greedy or self._variant() == "greedy" else tokens, *rest
+
+    def _variant(self):
+        prepared = [event[-1]["variant"] for event in self.engine.trace if event[:2] == ("sampler", "prepare")]
+        return prepared[-1] if prepared else self.engine.sampler.wanted
+
+    def put(self, value):
+        """Another weight, in other memory."""
+        self.weight = torch.full((1,), value, dtype=torch.int32)
+        self.engine.backend.adopt([self.weight])
+
+    def wrap(self, **words):
+        """The wrapper around an engine with this forward."""
+        self.engine.backend.adopt([self.weight])
+        return self.engine.wrap(forward_func=self.forward, **words)
+
+
+def ways(engine):
+    """How the last step was served."""
+    return {"forward": "eagerly"}.get(engine.trace[-1][1], "by a graph")
+
+
+def test_replaced_memory_is_served_eagerly(make):
+    """A step after a weight was replaced has its new value, and so have those of graphs that are captured again."""
+    model = Model(make(Configuration(sizes=(2, 4))))
+    wrapper = model.wrap(staleness="full")
+    assert [110, 111] == model.engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert "by a graph" == ways(model.engine)
+    model.put(200)
+
+    assert [210, 211] == model.engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert "eagerly" == ways(model.engine)
+
+    assert ({}, {"stale"}) == (wrapper.graphs, {slot.state for slot in wrapper.slots.values()})
+    assert "was rebound" in wrapper.slots["default", 2].cause.summary
+    assert not wrapper.can_run(2, model.engine.context(Step(rows=2)))
+    wrapper.capture()
+    assert [210, 211, 212] == model.engine.serve(wrapper, Step(rows=3))[0].tolist()
+    assert "by a graph" == ways(model.engine)
+
+
+def test_metadata_that_are_made_anew_are_found(make):
+    """The graph would read what an earlier step left: the step that finds it runs eagerly, its context restored."""
+    engine = make(Configuration(sizes=(4,)))
+    keep_lengths(engine)
+    wrapper = engine.wrap()
+    assert [20, 22] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert "forward" not in [event[1] for event in engine.trace]
+    engine.target.remakes = True
+
+    assert [20, 22, 24] == engine.serve(wrapper, Step(rows=3))[0].tolist()
+
+    assert ("forward", 3, 3) == (engine.trace[-1][1], engine.trace[-1][2], engine.target.context.bs)
+    assert "stale" == wrapper.slots["default", 4].state
+    assert "is made anew by each refresh" in wrapper.slots["default", 4].cause.summary
+
+
+def test_stale_variant_is_served_eagerly(make):
+    """Where only the graph of a variant has recorded what was replaced, steps of others are replayed as before."""
+    model = Model(make(Configuration(sizes=(2,), variants=("greedy",))), greedy=True)
+    wrapper = model.wrap(staleness="full")
+    model.put(200)
+    engine = model.engine
+
+    assert [10, 11] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert ("stale", "replayable") == tuple(wrapper.slots[name, 2].state for name in ("greedy", "default"))
+    assert [210, 211] == engine.serve(wrapper, Step(rows=2, variant="greedy"))[0].tolist()
+    assert ("eagerly", 2) == (ways(engine), engine.target.context.bs)
+    assert [10, 11] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert "eagerly" != ways(engine)
+
+
+def test_one_call_is_inside_at_a_time(make):
+    """A call from inside of a call, or from another thread meanwhile, is refused with nothing changed."""
+    model = Model(make(Configuration(sizes=(2,))))
+    wrapper = model.wrap()
+    engine, refused = model.engine, []
+
+    def call():
+        try:
+            wrapper(2, engine.context(Step(rows=2)), None, engine.pages)
+        except WrongThread as error:
+            refused.append(error.what)
+
+    def intrude():
+        call()
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    model.does = intrude
+    assert [110] == engine.serve(wrapper, Step(rows=1, mode="EXTEND"))[0].tolist()
+    model.does = None
+
+    inside, meanwhile = refused
+    assert ("from inside of a step" in inside, "in one thread while another" in meanwhile) == (True, True)
+    assert [110, 111] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+
+
+def test_replay_inside_a_recording_is_refused(make):
+    """A graph is not replayed where somebody records the stream; an eager step is recorded there, as ever."""
+    engine = make(Configuration(sizes=(2,)))
+    wrapper = engine.wrap()
+    engine.target.init_forward_metadata = lambda **words: None  # what is traced is read, which no recording may do
+    engine.trace.clear()
+
+    with engine.backend.record(engine.backend.pool()):
+        with pytest.raises(CaptureUnsupported, match="is being recorded"):
+            wrapper(2, engine.context(Step(rows=2)), None, engine.pages)
+        assert [] == engine.trace
+        assert 2 == len(wrapper(2, engine.context(Step(rows=2, mode="EXTEND")), None, engine.pages)[0])
+
+    assert [10, 11] == engine.serve(wrapper, Step(rows=2))[0].tolist()

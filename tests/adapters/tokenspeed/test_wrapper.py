@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from tests.adapters.tokenspeed.configuration import FULL, STATE, WINDOW, Configuration, Flags, Step
+from tests.adapters.tokenspeed.keeping import KeepingAttention, keep_lengths
 from tsgraph.adapters import tokenspeed
 from tsgraph.adapters.tokenspeed import CudaGraphWrapper, MissingTables, UncapturedGraph, pool
-from tsgraph.errors import CaptureFailed, ContractViolation
+from tsgraph.errors import CaptureFailed, ContractViolation, StaleSlot
 
 CONSTRUCTOR = (
     "forward_func", "attn_backend", "token_to_kv_pool", "input_buffers", "config", "draft_attn_backend",
@@ -26,8 +27,9 @@ def test_constructor_takes_the_originals_arguments():
     """By place and by name; what is added is a keyword with a default."""
     parameters = list(inspect.signature(CudaGraphWrapper).parameters.values())
 
-    assert CONSTRUCTOR == tuple(each.name for each in parameters[:-1])
-    assert (inspect.Parameter.KEYWORD_ONLY, "auto") == (parameters[-1].kind, parameters[-1].default)
+    assert CONSTRUCTOR == tuple(each.name for each in parameters[:-2])
+    assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in parameters[-2:]}
+    assert {"backend": "auto", "staleness": "always"} == {each.name: each.default for each in parameters[-2:]}
 
 
 def test_attributes_after_a_capture(make):
@@ -130,6 +132,80 @@ def test_uncaptured_variant_is_an_error_of_both_kinds(make, kind):
 
     assert isinstance(refusal.value, UncapturedGraph)
     assert 1 == engine.target.context.bs
+
+
+class BoundAnew(KeepingAttention):
+    """One whose binds keep new lengths each time; a refresh goes back to those of the first slot."""
+
+    first, binds = None, 0
+
+    def init_forward_metadata_capture_cuda_graph(self, *args, **words):
+        super().init_forward_metadata_capture_cuda_graph(*args, **words)
+        self.binds += 1
+        self.first = self.kept if self.binds <= 6 else self.first
+
+    def init_forward_metadata_replay_cuda_graph(self, *args, **words):
+        self.kept = self.first
+        super().init_forward_metadata_replay_cuda_graph(*args, **words)
+
+
+def test_metadata_that_only_another_variants_graph_reads_are_looked_at(make):
+    """The slot of the variant is asked for last, and its graph would read what no refresh writes: it runs eagerly."""
+    engine = make(Configuration(sizes=(2,), variants=("greedy",)))
+    keep_lengths(engine, BoundAnew)
+    wrapper = engine.wrap()
+
+    assert [20, 22] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert [20, 22] == engine.serve(wrapper, Step(rows=2, variant="greedy"))[0].tolist()
+    assert {("default", 2): "replayable", ("greedy", 2): "stale"} == {
+        key: slot.state for key, slot in wrapper.slots.items()
+    }
+    assert [20, 22] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+    assert [2, 0] == [wrapper.slots[name, 2].counts.replays for name in ("default", "greedy")]
+
+
+def test_what_is_stale_elsewhere_is_told(make):
+    """An error of a backend's own, by which nothing that a graph recorded has moved, goes on to the engine."""
+    engine = make(Configuration(sizes=(2,)))
+    wrapper = engine.wrap()
+
+    def refresh(*args, **words):
+        raise StaleSlot("another runtime's")
+
+    engine.target.init_forward_metadata_replay_cuda_graph = refresh
+    with pytest.raises(StaleSlot, match="another runtime's"):
+        engine.serve(wrapper, Step(rows=2))
+
+    del engine.target.init_forward_metadata_replay_cuda_graph
+    assert [10, 11] == engine.serve(wrapper, Step(rows=2))[0].tolist()
+
+
+def test_an_idle_step_that_finds_a_stale_graph_has_no_tables(make):
+    """Those that its replay would have had are not handed to the eager step, nor kept."""
+    engine = make(Configuration(sizes=(2,), groups=(FULL, WINDOW), target=Flags(paged=True, flat=True)))
+    keep_lengths(engine)
+    wrapper = engine.wrap()
+    engine.target.remakes = True
+
+    engine.serve(wrapper, Step(rows=0, tables=False))
+
+    (eager,) = [event[-1] for event in engine.trace if event[:2] == ("target", "eager")]
+    assert (None, None) == (eager["paged_cache_block_tables"], eager["flat_block_tables"])
+
+
+def test_looks_can_be_left_out(make):
+    """Without them a graph goes on reading what was recorded."""
+    engine = make(Configuration(sizes=(2,)))
+    weight = [torch.full((1,), 100, dtype=torch.int32)]
+    engine.backend.adopt(weight)
+    lengths = engine.buffers.seq_lens_buf
+    engine.answer = lambda rows: (lengths[:rows] + weight[0], lengths[:rows] + 0, None)
+    for staleness, expected in (("off", [110, 111]), ("full", [210, 211])):
+        wrapper = engine.wrap(staleness=staleness)
+        held = weight[0]
+        weight[0] = held + 100
+        assert expected == engine.serve(wrapper, Step(rows=2))[0].tolist()
+        weight[0] = held
 
 
 def test_missing_flat_tables_are_an_error_of_both_kinds(make):

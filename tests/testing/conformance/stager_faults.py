@@ -35,15 +35,19 @@ class BringsTheLatest(Stager):
 
     kept: Any = None
 
-    def send(self, load: Any) -> None:
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self._fill, self.send = self.send, self._keep
+
+    def _keep(self, load: Any) -> None:
         self.kept = load
-        super().send(load)
+        self._fill(load)
 
     def send_nothing(self, size: int) -> None:
         if self.kept is None:
             super().send_nothing(size)
         else:
-            super().send(self.kept)
+            self._fill(self.kept)
 
 
 class WithdrawsNothing(Stager):

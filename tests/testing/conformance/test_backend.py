@@ -16,12 +16,12 @@ from tests.testing.conformance.host_faults import HOST_FAULTS, MORE_HOST_FAULTS
 from tests.testing.conformance.planting import assert_all_planted, assert_found, named
 from tests.testing.conformance.stager_faults import MORE_STAGER_FAULTS, STAGER_FAULTS
 from tsgraph.backends.choice import choose_backend
-from tsgraph.backends.emulated import EmulatedBackend
+from tsgraph.backends.emulated import EmulatedBackend, memory
 from tsgraph.backends.emulated.graph import EmulatedGraph
 from tsgraph.backends.emulated.memory import EmulatedPool
 from tsgraph.backends.emulated.streams import current_stream, default_stream
 from tsgraph.errors import BadBatch, CaptureUnsupported, ReplayFailed
-from tsgraph.protocols.backend import Memory
+from tsgraph.protocols.backend import Memory, Reached
 from tsgraph.testing.conformance import BACKEND, Promises, check_backend
 from tsgraph.testing.conformance.backend import BackendTrial
 
@@ -60,8 +60,8 @@ class Wrapping(EmulatedBackend):
 
     wrapper: Any = Wrapped
 
-    def record(self, pool: Any) -> AbstractContextManager[Any]:
-        return self.wrapping(super().record(pool))
+    def record(self, pool: Any, **words: Any) -> AbstractContextManager[Any]:
+        return self.wrapping(super().record(pool, **words))
 
     @contextmanager
     def wrapping(self, recording: AbstractContextManager[Any]) -> Iterator[Any]:
@@ -326,18 +326,18 @@ class TellsNothingOfSyncs(Wrapping):
 
 
 class HasPoolsOfItsOwn(EmulatedBackend):
-    def record(self, pool: Any) -> AbstractContextManager[Any]:
-        return super().record(self.pool())
+    def record(self, pool: Any, **words: Any) -> AbstractContextManager[Any]:
+        return super().record(self.pool(), **words)
 
 
 class UsesAPoolOnce(EmulatedBackend):
     used: Any = None
 
-    def record(self, pool: Any) -> AbstractContextManager[Any]:
+    def record(self, pool: Any, **words: Any) -> AbstractContextManager[Any]:
         if self.used is pool and not pool._graphs:
             raise ReplayFailed("use count of the pool is 0")
         self.used = pool
-        return super().record(pool)
+        return super().record(pool, **words)
 
 
 class Replays(Wrapped):
@@ -391,6 +391,33 @@ class ListsNothing(Wrapping):
     wrapper = Silent
 
 
+@attrs.define(eq=False)
+class ReachesNothing(Wrapped):
+    """A graph that says it is handed nothing."""
+
+    @property
+    def reach(self) -> Any:
+        return {}
+
+
+@attrs.define(eq=False)
+class ReachesItsPool(Wrapped):
+    """A graph that says it is handed all that any operation of its recording wrote."""
+
+    @property
+    def reach(self) -> Any:
+        made = {lease.alias.data_ptr(): Reached("", 0) for lease in list(memory._LEASES.values())}
+        return {**self.graph.reach, **made}
+
+
+class TellsNoReach(Wrapping):
+    wrapper = ReachesNothing
+
+
+class TellsTooMuchReach(Wrapping):
+    wrapper = ReachesItsPool
+
+
 class PoolsHoldAll(EmulatedBackend):
     def pool(self) -> Any:
         pool: Any = super().pool()
@@ -437,6 +464,7 @@ PLANTED: dict[str, Any] = {
     "release_spares_other_graphs": ReleasesAll,
     "release_gives_memory_back": NeverReleases,
     "listing_tells_kinds": ListsNothing,
+    "reach_tells_memory_outside": TellsNoReach,
     "functions_are_named": ListsNothing,
     "pool_holds_what_recordings_take": PoolsHoldAll,
 }
@@ -451,6 +479,7 @@ FURTHER: list[tuple[str, Any]] = [
     ("record_raises_the_blocks_error", SwallowsErrors),
     ("record_cleans_up", SpoilsEagerWork),
     ("record_cleans_up", RecordsNothingAfterwards),
+    ("reach_tells_memory_outside", TellsTooMuchReach),
     *MORE_BRANCH_FAULTS,
     *MORE_HOST_FAULTS,
     *MORE_STAGER_FAULTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
@@ -41,7 +42,7 @@ class Sampled(NamedTuple):
 class Forward:
     """The engine's forward as a step: told of the call that is served, or of the dummy that stands for one."""
 
-    parts: EngineParts
+    forward_func: Callable[..., Any]
     desk: Desk
     dummies: Dummies
 
@@ -49,9 +50,9 @@ class Forward:
         """What the engine returns; in a warm-up or recording with a name for each leaf."""
         call = self.desk.serving
         if call is not None:
-            return self.parts.forward_func(bs=call.bs, ctx=call.ctx, sampling_info=call.sampling_info)
+            return self.forward_func(bs=call.bs, ctx=call.ctx, sampling_info=call.sampling_info)
         dummy = self.dummies.of(batch)
-        returned = self.parts.forward_func(bs=batch.rows, ctx=dummy.ctx, sampling_info=dummy.sampling_info)
+        returned = self.forward_func(bs=batch.rows, ctx=dummy.ctx, sampling_info=dummy.sampling_info)
         if not isinstance(returned, tuple) or len(returned) != len(Sampled._fields):
             raise ContractViolation("forward_func", "return", f"({', '.join(Sampled._fields)})", repr(returned)[:60])
         return Sampled(*returned)
@@ -70,7 +71,7 @@ def declare(
     dummies, config = Dummies(parts), parts.config
     return Declaration(
         spec=_staged(spec),
-        step=Forward(parts, desk, dummies),
+        step=Forward(parts.forward_func, desk, dummies),
         geometry=Geometry(
             rows=parts.largest,
             tokens_per_request=parts.tokens_per_request,
@@ -98,13 +99,13 @@ def _staged(spec: Spec) -> Spec:
 def _collaborators(
     parts: EngineParts, desk: Desk, dummies: Dummies, deepep: DeepEPCudaGraphRunnerAdapter
 ) -> Collaborators:
-    verifies = parts.drafter is not None and hasattr(parts.attn_backend, VERIFIED)
+    verify = getattr(parts.attn_backend, VERIFIED, None) if parts.drafter is not None else None
     return Collaborators(
         attention=TargetMetadata(parts, desk),
         sampler=VariantSampler(parts.sampling_backend) if parts.sampling_backend is not None else None,
-        grammar=GrammarQueue(parts, dummies),
+        grammar=GrammarQueue(parts.capturable_grammar, parts.eager_grammar_buffers, parts, dummies),
         drafter=DraftMetadata(parts, desk) if parts.drafter is not None else None,
-        recurrent=VerifiedState(parts.attn_backend, desk) if verifies else None,
+        recurrent=VerifiedState(verify, desk) if verify is not None else None,
         comm=DeepEPModes(deepep),
         ranks=BarrierRanks(parts.ranks, int(parts.config.global_rank) if parts.ranks > 1 else 0),
     )

@@ -1,9 +1,12 @@
-"""The engine's other parts as tsgraph's collaborators: sampler, grammar queue, verified state, DeepEP, ranks."""
+"""The engine's other parts as tsgraph's collaborators: sampler, grammar queue, verified state, DeepEP, ranks.
+
+What graphs recorded is named by the collaborator that holds it: so each holds its own part of the engine, no other's.
+"""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -47,6 +50,8 @@ class VariantSampler(NullSampler):
 class GrammarQueue(NullGrammar):
     """The capturable grammar, if there is one. A mask is bound in any case: an eager one serves other devices."""
 
+    capturable: Any
+    eager_buffers: Any
     parts: EngineParts
     dummies: Dummies
 
@@ -55,10 +60,10 @@ class GrammarQueue(NullGrammar):
         parts, info = self.parts, self.dummies.make(batch).sampling_info
         parts.types.bind_mask(
             info,
-            parts.eager_grammar_buffers,
+            self.eager_buffers,
             batch.rows,
             spec=parts.drafter is not None,
-            capturable=parts.capturable_grammar,
+            capturable=self.capturable,
             grammar_backend=parts.config.grammar_backend,
         )
         mask: torch.Tensor | None = getattr(info, "vocab_mask", None)
@@ -66,37 +71,37 @@ class GrammarQueue(NullGrammar):
 
     def push(self, rows: int, *, who: str = "", ahead: bool = False) -> Any:  # noqa: ARG002 — its queue knows neither
         """Push an entry of rows without grammars."""
-        if self.parts.capturable_grammar is not None:
-            self.parts.capturable_grammar.add_batch(grammars=[None] * rows, bs=rows, has_candidates=False)
+        if self.capturable is not None:
+            self.capturable.add_batch(grammars=[None] * rows, bs=rows, has_candidates=False)
         return object()
 
     def cancel(self, ticket: Any) -> None:  # noqa: ARG002 — entries have no names: the queue is emptied
         """Empty the queue: what a recording pushed, no host function has taken."""
-        if self.parts.capturable_grammar is None:
+        if self.capturable is None:
             return
         while True:
             try:
-                self.parts.capturable_grammar.queue.get_nowait()
+                self.capturable.queue.get_nowait()
             except queue.Empty:
                 return
 
     def reset(self) -> None:
         """Forget the previous and the current entry."""
-        if self.parts.capturable_grammar is not None:
-            self.parts.capturable_grammar.reset_state()
+        if self.capturable is not None:
+            self.capturable.reset_state()
 
 
 @attrs.frozen(eq=False)
 class VerifiedState(NullRecurrent):
-    """Recurrent state that the target's backend advances by what was accepted."""
+    """Recurrent state that the target's backend advances by what was accepted, with `verify`."""
 
-    backend: Any
+    verify: Callable[..., Any]
     desk: Desk
 
     def update(self, outputs: Any, live: int) -> None:  # noqa: ARG002 — outputs are cut to the live rows
         """Advance the live rows. The context is the caller's again by then."""
         self.desk.call.restore_context()
-        getattr(self.backend, VERIFIED)(outputs[1], None)
+        self.verify(outputs[1], None)
 
 
 @attrs.frozen(eq=False)

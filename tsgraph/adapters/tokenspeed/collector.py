@@ -13,10 +13,11 @@ from tsgraph.capture.pipeline import SessionWork
 def freeze_gc(enable_cudagraph_gc: bool) -> Iterator[None]:
     """Collect before and after the block; in it keep the collector away, unless `enable_cudagraph_gc`."""
     gc.collect()
-    work = SessionWork()
+    work = SessionWork(collect="young")  # all of it just was
     if not enable_cudagraph_gc:
         work.freeze_gc()
     try:
         yield
     finally:
         work.thaw_gc()
+        gc.collect()

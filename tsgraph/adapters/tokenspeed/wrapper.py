@@ -19,17 +19,21 @@ from tsgraph.adapters.tokenspeed.errors import MissingTables
 from tsgraph.adapters.tokenspeed.graphs import Graphs
 from tsgraph.adapters.tokenspeed.parts import EngineParts, Tables, group_ids, mode_of
 from tsgraph.adapters.tokenspeed.sizes import sizes_of, spec_of
+from tsgraph.errors import StaleSlot
 from tsgraph.keys import DEFAULT_VARIANT, Batch
 from tsgraph.protocols.backend import Backend, Graph
 from tsgraph.replay.program import Program
+from tsgraph.replay.turnstile import STEP
 from tsgraph.slots.slot import Slot
+from tsgraph.spec.load import with_policy
 
 
 class CudaGraphWrapper:
     """Serves each step of the engine through a captured graph where one fits, else eagerly; callers need not know.
 
-    `capture_bs`: the capture sizes, in rows, increasing; `max_bs`: the largest. `backend` is the one argument more than
-    the original has: "auto" takes the device that the engine's buffers are on.
+    `capture_bs`: the capture sizes, in rows, increasing; `max_bs`: the largest. Two arguments the original has not:
+    `backend` ("auto" takes the device that the engine's buffers are on), and `staleness`, the word of the spec's policy
+    that says how often it is looked whether recorded memory has moved.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class CudaGraphWrapper:
         runtime_states: Any = None,
         *,
         backend: str | Backend = "auto",
+        staleness: str = "always",
     ) -> None:
         """Let the backends make their state, then capture, unless the configuration enforces eager steps.
 
@@ -55,7 +60,7 @@ class CudaGraphWrapper:
         CaptureFailed where a slot fails, with its cause.
         """
         self.config = config
-        spec = spec_of(config)
+        spec = with_policy(spec_of(config), {"staleness": staleness})
         self.capture_bs = sizes_of(spec, config)
         self.max_bs = self.capture_bs[-1]
         self._engine = EngineParts(
@@ -162,10 +167,12 @@ class CudaGraphWrapper:
     ) -> Any:
         """Serve a step of `bs` rows; returns tokens, accept lengths and log probabilities at live size.
 
-        Those of a graph are static memory, until the next replay. The context is as before on every exit.
+        Those of a graph are static memory, until the next replay. The context is as before on every exit. Where memory
+        that graphs recorded was replaced, those are stale, and their steps eager, until `capture` is called again.
 
         Raises: BadBatch for tables that do not fit, with nothing changed; UncapturedGraph for a variant that was never
-        captured; MissingTables; ReplayFailed where the device fails.
+        captured; MissingTables; ReplayFailed where the device fails; WrongThread while another call is inside;
+        CaptureUnsupported where a graph would be replayed inside a recording.
         """
         given = locals()
         call = Call(
@@ -179,24 +186,31 @@ class CudaGraphWrapper:
             flat=flat_block_tables,
             extend={name: given[name] for name in EXTEND},
         )
-        program = self._graphs.program(self._graphs.decide(bs, ctx))
-        return self._eager(call) if program is None else self._replay(call, program)
+        with self._graphs.turnstile.passing(STEP, recorded=True):
+            program = self._graphs.program(bs, ctx)
+            if program is not None:
+                try:
+                    return self._replay(call, program)
+                except StaleSlot as error:
+                    self._graphs.take(error)
+            return self._eager(call)
 
     def _replay(self, call: Call, program: Program) -> Any:
-        self._supply_idle(call, program.size)
+        call = attrs.evolve(call, **self._idle_tables(call, program.size))
         self._require_tables(call)
         call = attrs.evolve(call, **self._pads.padded(call, program.size))
         with self._desk.serve(call):
             call.widen_context(program.size)
             return tuple(program.run(call.bs, {}))
 
-    def _supply_idle(self, call: Call, size: int) -> None:
+    def _idle_tables(self, call: Call, size: int) -> dict[str, Any]:
         """The least tables for a step without rows, as the target takes them."""
-        engine = self._engine
+        engine, tables = self._engine, dict[str, Any]()
         if call.bs == 0 and call.paged is None and engine.target_paged:
-            call.paged = engine.capture_tables(size, engine.token_to_kv_pool)
+            tables["paged"] = engine.capture_tables(size, engine.token_to_kv_pool)
         if call.bs == 0 and not call.flat and engine.target_flat:
-            call.flat = engine.idle_flat_tables(size)
+            tables["flat"] = engine.idle_flat_tables(size)
+        return tables
 
     def _require_tables(self, call: Call) -> None:
         engine = self._engine

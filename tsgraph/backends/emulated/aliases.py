@@ -8,7 +8,7 @@ no more owners than aliases, the user has dropped it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from weakref import WeakValueDictionary
 
 import attrs
@@ -71,13 +71,19 @@ def is_dropped(key: int) -> bool:
 
 @attrs.frozen
 class Input:
-    """A tensor of `memory` that is not the recording's own, and the operation that used it first."""
+    """A tensor of `memory` that is not the recording's own, and the operation that used it first.
+
+    `address` and `bytes` are of the memory; `on_device`: it is the device's, not the host's.
+    """
 
     memory: Outside | Lease
     tensor: str
     dtype: torch.dtype
     operator: str
     line: str
+    address: int
+    bytes: int
+    on_device: bool
 
     def refuse(self) -> ReplayFailed:
         """The error for a replay after it was dropped."""
@@ -114,9 +120,10 @@ class Holdings:
 
 
 class Aliases:
-    """Makes the aliases of one recording."""
+    """Makes the aliases of one recording. `holds`: whether a tensor lives on the device, if anybody wants to know."""
 
-    def __init__(self) -> None:
+    def __init__(self, holds: Callable[[torch.Tensor], bool] = lambda _: False) -> None:
+        self._holds = holds
         self._own: set[Lease] = set()
         self._inputs: dict[Outside | Lease, Input] = {}
         self._counts: Counter[Outside] = Counter()
@@ -137,12 +144,25 @@ class Aliases:
         lease = lease_of(tensor)
         memory = Outside.of(tensor) if lease is None else lease
         if memory not in self._own and memory not in self._inputs and _uses(operation, tensor):
-            self._inputs[memory] = Input(memory, describe(tensor), tensor.dtype, str(operation.operator), user_line())
+            self._inputs[memory] = self._input(memory, tensor, operation)
         if isinstance(memory, Lease):
             return alias(tensor, memory)
         self._counts[memory] += 1
         memory.ours += 1
         return tensor.detach()
+
+    def _input(self, memory: Outside | Lease, tensor: torch.Tensor, operation: Operation) -> Input:
+        storage = tensor.untyped_storage()
+        return Input(
+            memory=memory,
+            tensor=describe(tensor),
+            dtype=tensor.dtype,
+            operator=str(operation.operator),
+            line=user_line(),
+            address=storage.data_ptr(),
+            bytes=storage.nbytes(),
+            on_device=self._holds(tensor),
+        )
 
     def end(self) -> Holdings:
         """What the recording used."""

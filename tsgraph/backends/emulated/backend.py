@@ -154,8 +154,10 @@ class EmulatedBackend:
         """Whether what this thread puts on its current stream is being recorded."""
         return current_stream().capture is not None
 
-    def record(self, pool: Pool) -> AbstractContextManager[EmulatedGraph]:
+    def record(self, pool: Pool, *, reach: bool = False) -> AbstractContextManager[EmulatedGraph]:  # noqa: ARG002
         """Record the block into a graph of `pool`. On an exception everything is as before, and it goes on.
+
+        The graph can tell its `reach`, asked to or not.
 
         Raises: CaptureUnsupported for an operation that no recording may contain, with its name and the step's line,
         for work on streams that were not joined back, and inside another recording or beside that of another thread;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, length_hint
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from tsgraph.backends.emulated.trace import Node
 from tsgraph.backends.stager import Feed
 from tsgraph.backends.turns import HostFunction, Turns, land
 from tsgraph.errors import ReplayFailed, TsgraphError
-from tsgraph.protocols.backend import GraphNode
+from tsgraph.protocols.backend import GraphNode, Reached
 
 State = Literal["recording", "replayable", "failed", "released"]
 
@@ -65,6 +65,12 @@ class EmulatedGraph:
     def listing(self) -> tuple[GraphNode, ...]:
         """The same as far as a device would tell it."""
         return tuple(node.told() for node in self.nodes)
+
+    @property
+    def reach(self) -> Mapping[int, Reached]:
+        """The storages of the device outside of its pool that its operations use, by address, in order of first use."""
+        used = [each for each in self._holdings.inputs if each.on_device and not self._pool.holds(each.address)]
+        return {each.address: Reached(each.operator, each.bytes) for each in used}
 
     def table(self, width: int = 120) -> str:
         """What was recorded as a table: operators, what they read and write, and the lines of the step.

@@ -51,7 +51,7 @@ class Recording:
         self._checked = checked
         self._mode: ErrorMode = mode
         self._segments: frozenset[int] = frozenset()  # of the pool, before
-        self._aliases = Aliases()
+        self._aliases = Aliases(residence.holds)
         self._functions = FunctionMode(residence)
         allocate = partial(_allocate, pool, residence, self._aliases)
         self._operations = _Operations(self._functions, allocate, self._aliases)

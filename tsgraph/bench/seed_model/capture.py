@@ -31,11 +31,14 @@ class Captured:
     kept: Any
 
 
-def capture_all(step: Step, batches: Mapping[int, Batch], backend: Backend) -> Captured:
-    """Capture `step` on each of `batches`, by size."""
+def capture_all(step: Step, batches: Mapping[int, Batch], backend: Backend, *, freeze: bool = False) -> Captured:
+    """Capture `step` on each of `batches`, by size.
+
+    `freeze`: as the wrapper would with its collector option set. That setting never reaches it (§5.7).
+    """
     recorder = _Emulated(backend) if is_emulated(backend) else _Cuda()
     replays, outputs = {}, {}
-    with _frozen(), torch.inference_mode():
+    with _collected(freeze=freeze), torch.inference_mode():
         for size in sorted(batches):
             replays[size], outputs[size] = _capture(step, batches[size], backend, recorder)
     return Captured(replays, outputs, recorder.pool_bytes(), recorder)
@@ -53,14 +56,16 @@ def _capture(step: Step, batch: Batch, backend: Backend, recorder: _Cuda | _Emul
 
 
 @contextmanager
-def _frozen() -> Iterator[None]:
-    """Collect and freeze; thaw and collect (R43)."""
+def _collected(*, freeze: bool) -> Iterator[None]:
+    """Collect, and freeze if asked to; thaw and collect (R43)."""
     gc.collect()
-    gc.freeze()
+    if freeze:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if freeze:
+            gc.unfreeze()
         gc.collect()
 
 

@@ -103,7 +103,7 @@ class Runs:
         if slot.key not in self._programs:
             program = self.server.routes.programs[slot.key]
             updates = program.updates if self.updates else ()
-            self._programs[slot.key] = attrs.evolve(program, counts=Counts(), updates=updates)
+            self._programs[slot.key] = attrs.evolve(program, counts=Counts(slot.key.size), updates=updates)
         return self._programs[slot.key]
 
     def _run(self, live: int, serve: Callable[[], Any]) -> Run:

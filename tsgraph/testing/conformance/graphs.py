@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import torch
 
 from tsgraph.protocols.backend import Backend
 from tsgraph.testing.conformance import (  # noqa: F401 - their promises are the backend's, too
@@ -109,6 +111,30 @@ def listing_tells_kinds(trial: BackendTrial) -> str | None:
     graph, _ = record(trial.part, trial.part.pool(), block)
     kinds = None if graph.listing is None else sorted(node.kind for node in graph.listing)
     return None if kinds in (None, ["host", "kernel"]) else ", ".join(kinds) or "no node"
+
+
+@BACKEND.promise("Graph.reach", "the memory outside of its pool that it is handed, or None where nothing tells")
+def reach_tells_memory_outside(trial: BackendTrial) -> str | None:
+    """What it reads, writes, copies and fills; neither an output of its own nor a tensor beside them."""
+    read, copied, filled, beside = (trial.filled(at) for at in range(4))
+
+    def block() -> torch.Tensor:
+        doubled = read * 2
+        copied.copy_(doubled)
+        filled.zero_()
+        return doubled
+
+    graph, doubled = record(trial.part, trial.part.pool(), block)
+    handed, other = (_starts(each) for each in ((read, copied, filled), (beside, doubled)))
+    reach = graph.reach
+    if reach is None or (handed <= reach.keys() and not other & reach.keys()):
+        return None
+    found, beyond = len(handed & reach.keys()), len(other & reach.keys())
+    return f"{found} of {len(handed)} tensors, and {beyond} that it is not handed"
+
+
+def _starts(tensors: Iterable[torch.Tensor]) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
 @BACKEND.promise("Graph.functions", "its host functions, with the lines that put them there")

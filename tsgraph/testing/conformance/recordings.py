@@ -16,8 +16,8 @@ LARGE, SMALL = 1 << 20, 1 << 18
 
 
 def record(backend: Backend, pool: Pool, block: Callable[[], Any]) -> tuple[Graph, Any]:
-    """A graph of `block`, and what it returned."""
-    with backend.record(pool) as graph:
+    """A graph of `block` that is to tell all that it can, and what that returned."""
+    with backend.record(pool, reach=True) as graph:
         returned = block()
     return graph, returned
 

@@ -203,6 +203,15 @@ def memory_stats(device: Named = None) -> dict[str, int]:
     return {f"{kind}_bytes.all.{name}": each[kind] for kind in now for name, each in figures.items()}
 
 
+def memory_stats_as_nested_dict(device: Named = None) -> dict[str, dict[str, dict[str, int]]]:
+    """The same figures, a dict for each word of a name."""
+    nested: dict[str, dict[str, dict[str, int]]] = {}
+    for name, figure in memory_stats(device).items():
+        kind, scope, when = name.split(".")
+        nested.setdefault(kind, {}).setdefault(scope, {})[when] = figure
+    return nested
+
+
 def empty_cache() -> None:
     """Give back what streams and pools without graphs hold unused.
 

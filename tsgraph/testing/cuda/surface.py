@@ -36,7 +36,8 @@ EMULATED: Mapping[str, object] = {
     "mem_get_info": api.mem_get_info, "memory_allocated": api.memory_allocated, "memory_reserved": api.memory_reserved,
     "max_memory_allocated": api.max_memory_allocated, "max_memory_reserved": api.max_memory_reserved,
     "reset_peak_memory_stats": api.reset_peak_memory_stats, "reset_max_memory_allocated": api.reset_peak_memory_stats,
-    "memory_stats": api.memory_stats, "empty_cache": api.empty_cache, "ipc_collect": api.nothing,
+    "memory_stats": api.memory_stats, "memory_stats_as_nested_dict": api.memory_stats_as_nested_dict,
+    "empty_cache": api.empty_cache, "ipc_collect": api.nothing,
     # random numbers
     "manual_seed": api.manual_seed, "manual_seed_all": api.manual_seed, "seed": api.seed, "seed_all": api.seed,
     "initial_seed": api.initial_seed, "get_rng_state": api.get_rng_state, "set_rng_state": api.set_rng_state,

@@ -15,7 +15,7 @@ import attrs
 from tsgraph import assembly
 from tsgraph.buffers.arena import Arena
 from tsgraph.buffers.state import StateGuard
-from tsgraph.capture import setup
+from tsgraph.capture import laziness, setup
 from tsgraph.capture.mode import is_capturing, set_capturing
 from tsgraph.capture.pipeline import Pipeline, SessionWork
 from tsgraph.capture.session import Capturer
@@ -153,6 +153,10 @@ def _disturbed(_self: Capturer) -> Iterator[None]:
     yield
 
 
+def _none_found(*_told: Any) -> tuple[str, ...]:
+    return ()
+
+
 def _unaudited(_self: Pipeline) -> Any:
     return nullcontext()
 
@@ -264,6 +268,18 @@ FAULTS = (
         "a warm-up may write memory that nobody declared",
         ("R12",),
         (Patch(Pipeline, "_audited", replaced(_unaudited)),),
+    ),
+    Fault(
+        "lazy_work_unseen",
+        "a slot without warm-ups of its own may read, run and keep what the warmed-up one did not",
+        ("S4",),
+        (Patch(laziness, "lazy_work", replaced(_none_found)),),
+    ),
+    Fault(
+        "workspace_unseen",
+        "a slot without warm-ups of its own may leave memory that is no output",
+        ("S4",),
+        (Patch(laziness, "new_workspace", replaced(_none_found)),),
     ),
     Fault(
         "caller_disturbed",
