@@ -26,6 +26,7 @@ TWO_GROUPS, FULLEST = SETTINGS[1], SETTINGS[3]
 ATTEMPTS = 5
 
 
+@pytest.mark.no_cover  # it judges time
 @pytest.mark.parametrize(
     ("setting", "fit", "least"), [(TWO_GROUPS, "padded", 5), (FULLEST, "exact", 3.5), (FULLEST, "padded", 6)]
 )

@@ -15,6 +15,7 @@ ALLOWED = 1.5
 ATTEMPTS = 5
 
 
+@pytest.mark.no_cover  # it judges time
 @pytest.mark.parametrize("rows", [1, 8])
 def test_a_replay_costs_at_most_half_more_than_eager(rows: int):
     """The median of interleaved runs is within the bound at every slot size; a loaded machine may try again."""

@@ -19,6 +19,7 @@ from tsgraph.buffers.stagings import Stagings
 ATTEMPTS = 5
 
 
+@pytest.mark.no_cover  # it judges time
 @pytest.mark.parametrize("live", LIVE.values(), ids=LIVE)
 def test_packing_costs_the_host_less_than_copies(live, uncollected):
     """Checks included, without a device: in the median of turns, exact and padded; a loaded machine may try again."""
@@ -33,6 +34,7 @@ def test_packing_costs_the_host_less_than_copies(live, uncollected):
         assert attempt < ATTEMPTS, ratio
 
 
+@pytest.mark.no_cover  # it judges time
 def test_the_cost_of_a_source_does_not_grow_with_the_others(uncollected):
     """Thirty buffers cost at most four times what ten do."""
     backend, calls = HostOnlyBackend(), {}
