@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
 from tsgraph.backends.choice import choose_backend
 from tsgraph.backends.emulated import EmulatedBackend
-from tsgraph.bench.capture import ALONE, FROZEN, PER_SLOT, PER_VARIANT, SEED, WATCHED_ONCE, Decoder, spec_of
+from tsgraph.bench.capture import ALONE, BARE, FROZEN, PER_SLOT, PER_VARIANT, SEED, WATCHED_ONCE, Decoder, spec_of
 from tsgraph.bench.page import SHEETS
 from tsgraph.bench.seed_model import capture as seed_capture
 from tsgraph.keys import Batch, Mode
@@ -17,14 +19,14 @@ SMALL = ("--sizes", "1", "--layers", "1", "--width", "16", "--context", "16", "-
 
 
 def test_captures_in_every_way_and_holds_each_against_eager(bench, capsys, tmp_path):
-    """Six rows: the seed's order with its collector on and off, tsgraph's three ways, and the largest size alone.
+    """Seven rows: the seed's order, its collector on and off, tsgraph's three ways, the floor, and one size alone.
 
     A profile says where tsgraph's time goes.
     """
     report = bench("capture", *SMALL, "--profile", str(tmp_path / "profile.txt"))
 
     ways = report.data["ways"]
-    assert [SEED, FROZEN, PER_SLOT, PER_VARIANT, WATCHED_ONCE, ALONE] == list(ways)
+    assert [SEED, FROZEN, PER_SLOT, PER_VARIANT, WATCHED_ONCE, BARE, ALONE] == list(ways)
     assert all(found["farthest"] == 0 and not found["failed"] and found["bytes"] > 0 for found in ways.values())
     assert [1] == report.data["sizes"]
     assert "capture/session.py" in (tmp_path / "profile.txt").read_text()
@@ -69,6 +71,20 @@ def test_the_seed_warms_up_each_size_ascending_then_records_it(decoder, uncollec
     captured = seed_capture.capture_all(step, batches, decoder.backend)
     assert [(size, recording) for size in (1, 2) for recording in (False, False, False, False, True)] == seen
     assert ([1, 2], captured.pool_bytes) == (list(captured.replays), captured.kept.pool.bytes)
+
+
+def test_the_floor_runs_each_size_once_more_than_nothing(decoder, uncollected):
+    """Largest first, with one forward before: no order that runs the step for each size does less."""
+    batches = {size: slot.batch for (_, size), slot in decoder.runtime(PER_SLOT, decoder.sizes).slots.items()}
+    seen: list[tuple[int, bool]] = []
+
+    def step(batch):
+        seen.append((batch.rows, decoder.backend.recording))
+        return decoder.parts.step(batch)
+
+    captured = seed_capture.capture_barely(step, batches, decoder.backend)
+    assert [(2, False), (2, True), (1, True)] == seen
+    assert ([2, 1], True) == (list(captured.replays), gc.isenabled())
 
 
 def test_the_seed_captures_by_torch_cuda_graph_on_a_gpu(monkeypatch, uncollected):

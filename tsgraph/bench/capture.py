@@ -18,7 +18,7 @@ from torch import Tensor
 from tsgraph.bench.host import backend_for
 from tsgraph.bench.report import Data, Report, Sheet, add_outputs, count, mebibytes, progress, publish, times
 from tsgraph.bench.rows import random_rows
-from tsgraph.bench.seed_model.capture import Captured, capture_all
+from tsgraph.bench.seed_model.capture import Captured, capture_all, capture_barely
 from tsgraph.bench.settings import is_emulated
 from tsgraph.protocols.backend import Backend
 from tsgraph.reference import DecoderConfig, EngineConfig, Parts
@@ -28,7 +28,7 @@ from tsgraph.spec.model import Spec
 
 SAYS = "capturing many sizes of a decoder: seconds, and memory of the pool, in the seed's order and in tsgraph's"
 SIZES = (1, 2, 4, *range(8, 161, 8))
-SEED, FROZEN, ALONE = "seed", "seed, collector frozen", "alone"
+SEED, FROZEN, ALONE, BARE = "seed", "seed, collector frozen", "alone", "bare"
 PER_SLOT, PER_VARIANT = "tsgraph, warm-ups per slot", "tsgraph, warm-ups per variant"
 WATCHED_ONCE = "… and receipts of the warmed-up"
 WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
@@ -142,8 +142,9 @@ def measure(decoder: Decoder, turns: int, say: Say) -> Data:
     _run_eagerly(decoder)
     ways: dict[str, Callable[[], Data]] = {
         SEED: lambda: _seed(decoder, decoder.sizes),
-        FROZEN: lambda: _seed(decoder, decoder.sizes, freeze=True),
+        FROZEN: lambda: _seed(decoder, decoder.sizes, partial(capture_all, freeze=True)),
         **{way: partial(_tsgraph, decoder, way) for way in WORDS},
+        BARE: lambda: _seed(decoder, decoder.sizes, capture_barely),
         ALONE: lambda: _seed(decoder, decoder.sizes[-1:]),
     }
     found: dict[str, list[Data]] = {way: [] for way in ways}
@@ -188,11 +189,11 @@ def _time_collection() -> float:
     return perf_counter() - began
 
 
-def _seed(decoder: Decoder, sizes: Sequence[int], *, freeze: bool = False) -> Data:
+def _seed(decoder: Decoder, sizes: Sequence[int], capture: Callable[..., Captured] = capture_all) -> Data:
     batches = {size: slot.batch for (_, size), slot in decoder.runtime(PER_SLOT, decoder.sizes).slots.items()}
     wanted = {size: batches[size] for size in sizes}
     began = perf_counter()
-    captured = capture_all(decoder.parts.step, wanted, decoder.backend, freeze=freeze)
+    captured = capture(decoder.parts.step, wanted, decoder.backend)
     decoder.backend.synchronize()
     seconds = perf_counter() - began
     farthest = max(_distance_of_seed(decoder, captured, batches[size], size) for size in sizes)
@@ -273,7 +274,8 @@ def sheets(data: Data) -> Iterator[Sheet]:
         f"{len(data['sizes'])} sizes from {data['sizes'][0]} to {data['sizes'][-1]}, {data['layers']} layers. A "
         f"collection of all garbage takes {data['collection']:.3f} s here: the seed makes two for a run of captures, "
         f"tsgraph one, and none where the policy says that young garbage will do. As it ships, the seed leaves the "
-        f"collector on meanwhile. Alone: the largest size by itself, in the seed's way."
+        f"collector on meanwhile. Bare: each size recorded once, after one warm-up for all, and nothing else: no order "
+        f"that runs the step for each size takes less. Alone: the largest size by itself, in the seed's way."
     )
     failures = tuple(f"{way}: {failure}" for way, found in ways.items() for failure in found["failed"])
     yield Sheet("Captures", columns, rows, (note, *failures))

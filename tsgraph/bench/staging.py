@@ -150,6 +150,7 @@ def sheet(data: Data) -> Sheet:
     columns = ("", "exact µs", "/ raw", "padded µs", "/ raw", "device µs", "launches", "allocations")
     rows = tuple((name, *_cells(name, exact, padded)) for name in exact["ways"])
     notes = [f"{name}: staged by {told['way']} ({told['why']})" for name, told in data["staged"].items()]
+    notes.append("A landing is filled by a copy of the driver's own, a launch that the profiler does not tell.")
     counted = [(name, {each: n for each, n in (padded["launches"][name] or {}).items() if n}) for name in exact["ways"]]
     notes += [f"{name}: launches of a padded call {launches}" for name, launches in counted if launches]
     return Sheet(f"Staging of a call, {data['setting']}, on {data['backend']}", columns, rows, tuple(notes))

@@ -6,7 +6,7 @@ The bind of metadata and the barriers are left out: with stub metadata and one r
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,16 +36,39 @@ def capture_all(step: Step, batches: Mapping[int, Batch], backend: Backend, *, f
 
     `freeze`: as the wrapper would with its collector option set. That setting never reaches it (§5.7).
     """
+    with _collected(freeze=freeze):
+        return _captured(step, [(batches[size], WARM_UPS) for size in sorted(batches)], backend)
+
+
+def capture_barely(step: Step, batches: Mapping[int, Batch], backend: Backend) -> Captured:
+    """The least that captures `step` on `batches`: largest first, one warm-up for all, no collector, and no check.
+
+    Not the wrapper's way, nor anybody's: the floor.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        ordered = [batches[size] for size in sorted(batches, reverse=True)]
+        return _captured(step, [(batch, int(batch is ordered[0])) for batch in ordered], backend)
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _captured(step: Step, batches: Sequence[tuple[Batch, int]], backend: Backend) -> Captured:
+    """Captures on batches, each after so many warm-ups, in this order."""
     recorder = _Emulated(backend) if is_emulated(backend) else _Cuda()
     replays, outputs = {}, {}
-    with _collected(freeze=freeze), torch.inference_mode():
-        for size in sorted(batches):
-            replays[size], outputs[size] = _capture(step, batches[size], backend, recorder)
+    with torch.inference_mode():
+        for batch, warm_ups in batches:
+            replays[batch.rows], outputs[batch.rows] = _capture(step, batch, backend, recorder, warm_ups)
     return Captured(replays, outputs, recorder.pool_bytes(), recorder)
 
 
-def _capture(step: Step, batch: Batch, backend: Backend, recorder: _Cuda | _Emulated) -> tuple[Callable[[], None], Any]:
-    for _ in range(WARM_UPS):
+def _capture(
+    step: Step, batch: Batch, backend: Backend, recorder: _Cuda | _Emulated, warm_ups: int
+) -> tuple[Callable[[], None], Any]:
+    for _ in range(warm_ups):
         backend.synchronize()
         batch.seq_lens.fill_(batch.tokens // batch.rows)
         recorder.warm(lambda: step(batch))
