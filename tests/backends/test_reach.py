@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tsgraph.backends.cuda import CudaGraph, CudaPool
+from tsgraph.backends.cuda import CudaGraph
+from tsgraph.backends.pools import CudaPool
 from tsgraph.backends.reach import LOWEST, Blocks, Handed, Parameters, Unread, live_blocks, parameters_of
 from tsgraph.backends.turns import Turns
 from tsgraph.protocols.backend import Reached
