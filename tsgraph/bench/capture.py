@@ -30,7 +30,7 @@ SAYS = "capturing many sizes of a decoder: seconds, and memory of the pool, in t
 SIZES = (1, 2, 4, *range(8, 161, 8))
 SEED, FROZEN, ALONE, BARE = "seed", "seed, collector frozen", "alone", "bare"
 PER_SLOT, PER_VARIANT = "tsgraph, warm-ups per slot", "tsgraph, warm-ups per variant"
-WATCHED_ONCE = "… and receipts of the warmed-up"
+WATCHED_ONCE = "tsgraph, and receipts of the warmed-up"
 WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     PER_SLOT: {"warmup": {"per": "slot"}},
     PER_VARIANT: {"warmup": {"per": "variant"}},

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tsgraph.bench import capture, decode, growth, host
+from tsgraph.bench import capture, decode, growth, host, staging
 from tsgraph.bench.plots import charts
 from tsgraph.bench.report import Data, Report, Sheet
 from tsgraph.errors import CallerError
@@ -15,6 +15,7 @@ from tsgraph.errors import CallerError
 SAYS = "put the figures of kept runs (--json) into a page, and draw their charts beside it"
 SHEETS: Mapping[str, Callable[[Data], Iterable[Sheet]]] = {
     "host": host.sheets,
+    "staging": lambda data: [staging.sheet(data)],
     "capture": capture.sheets,
     "growth": growth.sheets,
     "decode": decode.sheets,

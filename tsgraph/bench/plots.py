@@ -32,7 +32,7 @@ def _host(data: Data) -> Iterator[Chart]:
 
 
 def _capture(data: Data) -> Iterator[Chart]:
-    ways = (capture.SEED, capture.PER_SLOT, capture.PER_VARIANT)
+    ways = (capture.SEED, *capture.WORDS, capture.BARE)
     title = f"Capturing {len(data['sizes'])} sizes, s"
     yield "time", title, Bars(title, ways, {"s": [data["ways"][way]["seconds"] for way in ways]}, digits=3).draw()
     title, held = "Memory of the pool, MiB", (*ways, capture.ALONE)
