@@ -106,6 +106,17 @@ def test_version_is_the_distributions():
     assert (PROJECT["version"], metadata.version("tsgraph")) == (tsgraph.__version__, tsgraph.__version__)
 
 
+def test_a_checkout_that_was_not_installed_has_a_version(monkeypatch, tmp_path):
+    """That which its pyproject.toml declares; without one nobody knows."""
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert PROJECT["version"] == tsgraph._version()
+    assert "unknown" == tsgraph._version_of_checkout(tmp_path / "pyproject.toml")
+
+
 # -- what importing it costs ------------------------------------------------------------------------------------------
 
 

@@ -80,11 +80,18 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """The version that is installed; "unknown" in a checkout that is on the path and was not installed."""
+    """The version that is installed; of a checkout that is on the path and was not installed, the one it would be."""
     metadata = import_module("importlib.metadata")
     try:
         return str(metadata.version("tsgraph"))
     except metadata.PackageNotFoundError:
+        return _version_of_checkout(import_module("pathlib").Path(__file__).parents[1] / "pyproject.toml")
+
+
+def _version_of_checkout(project: Any) -> str:
+    try:
+        return str(import_module("tomllib").loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    except (OSError, KeyError):
         return "unknown"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import count
 
 import pytest
@@ -127,8 +128,9 @@ def test_unlike_work_is_told():
         "setting": "plain",
         "fit": "padded",
         "unequal": ["seq_lens"],
-        "ways": dict.fromkeys((*ways, "torch.compile"), figures),
-        "over raw": dict.fromkeys((*ways, "torch.compile"), 1.0),
+        "ways": dict.fromkeys(ways, figures),
+        "over raw": dict.fromkeys(ways, 1.0),
+        "rivals": {"torch.compile": {"median": 1e-6, "over raw": 34.5, "over tsgraph": 6.9}},
         "seed over tsgraph": dict.fromkeys(("from host", "from device", "call alone"), 1.0),
         "costs": dict.fromkeys(ways, costs),
     }
@@ -136,7 +138,7 @@ def test_unlike_work_is_told():
     first, _, launches, *_ = sheets({"backend": "cuda", "cases": [case], "staleness": staleness})
 
     assert "plain, padded: NOT the same work, seq_lens differ" in first.notes
-    assert any(note.startswith("torch.compile (plain, padded): 1 µs") for note in first.notes)
+    assert "torch.compile (plain, padded): 1 µs, 34.5 × raw, and 6.90 × tsgraph, device" in first.notes
     assert ("plain, padded", *["1"] * len(ways)) == launches.rows[0]
 
 
@@ -157,3 +159,15 @@ def test_torch_s_own_computes_the_same_step():
         ours, theirs = read_all(tensors), found["make_graphed_callables"]()
         assert [each.tolist() for each in ours.values()] == [each.tolist() for each in theirs]
     assert said[0] == "preparing make_graphed_callables"
+
+
+def test_torch_s_own_are_timed_beside_the_bare_replay_and_tsgraph():
+    """In a group of their own: what they leave in caches is no other way's affair."""
+    calls: list[str] = []
+    ways = {name: partial(calls.append, name) for name in (RAW, *OURS, *THEIRS)}
+    told = host._beside(ways, {"theirs": partial(calls.append, "theirs")}, 2, 1, HostOnlyBackend())
+
+    assert {"theirs"} == told.keys()
+    assert {"median", "over raw", "over tsgraph"} == told["theirs"].keys()
+    assert {RAW, host.FROM_DEVICE, "theirs"} == set(calls)
+    assert {} == host._beside(ways, {}, 2, 1, HostOnlyBackend())

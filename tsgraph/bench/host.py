@@ -69,7 +69,7 @@ def host_backend(name: str) -> Backend:
 def measure_setting(
     setting: Setting, backend: Backend, turns: int, ahead: int, say: Say, *, with_rivals: bool
 ) -> Iterator[Data]:
-    """One case for each of exact and padded."""
+    """One case for each of exact and padded. Calls are made in inference mode, as engines make them."""
     say(f"{setting.name}: capturing")
     subject = Subject.of(setting, backend)
     for fit, live in LIVE.items():
@@ -77,7 +77,8 @@ def measure_setting(
         unequal = [] if isinstance(backend, HostOnlyBackend) else subject.unequal(ways)
         others = _rivals(subject, say) if with_rivals and setting is SETTINGS[0] and fit == "exact" else {}
         say(f"{setting.name}, {fit}: timing {len(ways) + len(others)} ways")
-        timings = time_turns({**ways, **others}, turns, calls=ahead, settle=backend.synchronize)
+        with torch.inference_mode():
+            timings = time_turns(ways, turns, calls=ahead, settle=backend.synchronize)
         yield {
             "setting": setting.name,
             "fit": fit,
@@ -87,8 +88,25 @@ def measure_setting(
             "ways": timings.figures(),
             "over raw": {way: timings.ratio(way, RAW) for way in timings.seconds},
             "seed over tsgraph": against(timings.ratio),
+            "rivals": _beside(ways, others, turns, ahead, backend),
             "costs": costs_of(ways),
         }
+
+
+def _beside(ways: Mapping[str, Action], rivals: Mapping[str, Action], turns: int, ahead: int, backend: Backend) -> Data:
+    """What torch's own take, in turns with the bare replay and with tsgraph from the same device tensors."""
+    if not rivals:
+        return {}
+    measured = {RAW: ways[RAW], FROM_DEVICE: ways[FROM_DEVICE], **rivals}
+    timings = time_turns(measured, turns, calls=ahead, settle=backend.synchronize)
+    return {
+        way: {
+            "median": timings.median(way),
+            "over raw": timings.ratio(way, RAW),
+            "over tsgraph": timings.ratio(way, FROM_DEVICE),
+        }
+        for way in rivals
+    }
 
 
 def _rivals(subject: Subject, say: Say) -> dict[str, Action]:
@@ -131,10 +149,9 @@ def _times(cases: list[Data], *, cuda: bool) -> Sheet:
 def _others(cases: list[Data]) -> Iterator[str]:
     """What torch's own take, beside tsgraph from the same device tensors."""
     for case in cases:
-        for way in case["ways"].keys() - {RAW, *OURS, *THEIRS}:
-            over = case["over raw"][way]
-            beside = f"{times(over)} × raw, and {times(over / case['over raw'][FROM_DEVICE])} × {FROM_DEVICE}"
-            yield f"{way} ({_named(case)}): {micro(case['ways'][way]['median'])} µs, {beside}"
+        for way, figures in case["rivals"].items():
+            beside = f"{times(figures['over raw'])} × raw, and {times(figures['over tsgraph'])} × {FROM_DEVICE}"
+            yield f"{way} ({_named(case)}): {micro(figures['median'])} µs, {beside}"
 
 
 def _ratios(cases: list[Data], *, cuda: bool) -> Sheet:

@@ -81,7 +81,8 @@ def measure(backend: Backend, turns: int, ahead: int, say: Callable[[str], None]
             sources = sources_of(setting.fields(), live, backend, host=way.host)
             ways[way.name] = partial(runtime, rows=live, **sources)
         say(f"{fit}: timing {len(ways)} ways")
-        timings = time_turns(ways, turns, calls=ahead, settle=backend.synchronize)
+        with torch.inference_mode():
+            timings = time_turns(ways, turns, calls=ahead, settle=backend.synchronize)
         cases.append({
             "fit": fit,
             "ways": timings.figures(),

@@ -284,11 +284,9 @@ class Warmup:
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """What the runtime does where the law leaves a choice.
+    """What the runtime does where the law leaves a choice: see docs/spec-format.md.
 
-    `sweep`: how many pointers of modules are looked at before each replay, in turn. `receipts`: which recordings are
-    watched operator by operator; the others take over what their variant's first one read. `collect`: what garbage is
-    collected before a run of captures.
+    `sweep`: how many pointers of modules are looked at before each replay. `receipts`: which recordings are watched.
     """
 
     on_capture_failure: Literal["eager", "raise"] = "eager"
