@@ -167,21 +167,20 @@ class Tables(NullAttention):
         self.table = self.made[batch.rows]
 
 
-def test_metadata_of_each_size_are_refused_where_nobody_watches(emulated_constants, monkeypatch):
-    """A receipt that was taken over would tell of another size's memory. Watched, it is their own that is read."""
-    for receipts in ("each", "warmed"):
-        tables = Tables(emulated_constants)
-        runtime = _runtime(
-            lambda x, tables=tables: x + tables.table, receipts=receipts, backend=emulated_constants, attention=tables
-        )
-        if receipts == "each":
-            runtime.capture()
-            assert [3.0, 3.0] == runtime(x=torch.ones(2)).tolist()
-            continue
-        with monkeypatch.context() as patch:
-            patch.setattr(Pipeline, "_repeatable", False)
-            with pytest.raises(CaptureFailed, match=r"handed collaborator attention\.\S+, memory of 8 bytes at 0x"):
-                runtime.capture()
+@pytest.mark.parametrize("receipts", ["each", "warmed"])
+def test_metadata_of_each_size_are_watched_at_each(receipts, emulated_constants, monkeypatch):
+    """A receipt that was taken over would tell of another size's memory: where nobody can watch, they are refused."""
+    tables = Tables(emulated_constants)
+    words = {"receipts": receipts, "backend": emulated_constants, "attention": tables}
+    runtime = _runtime(lambda x: x + tables.table, **words)
+    runtime.capture()
+    assert {4: "", 2: ""} == _models(runtime)
+    assert [3.0, 3.0] == runtime(x=torch.ones(2)).tolist()
+
+    monkeypatch.setattr(Pipeline, "_repeatable", False)
+    if receipts == "warmed":
+        with pytest.raises(CaptureFailed, match=r"handed collaborator attention\.\S+, memory of 8 bytes at 0x"):
+            _runtime(lambda x: x + tables.table, **words).capture()
 
 
 def test_memory_that_the_first_was_handed_too_is_no_finding(emulated_constants):
