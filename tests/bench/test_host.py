@@ -134,7 +134,7 @@ def test_unlike_work_is_told():
         "seed over tsgraph": dict.fromkeys(("from host", "from device", "call alone"), 1.0),
         "costs": dict.fromkeys(ways, costs),
     }
-    staleness = {"parameters": 1, "over raw": {}, "over off": {}}
+    staleness = {"parameters": 1, "over raw": {}, "over off": {}, "decision": 1.2e-7}
     first, _, launches, *_ = sheets({"backend": "cuda", "cases": [case], "staleness": staleness})
 
     assert "plain, padded: NOT the same work, seq_lens differ" in first.notes

@@ -11,6 +11,7 @@ from torch import nn
 from tsgraph.bench.recording import record_step
 from tsgraph.bench.turns import time_turns
 from tsgraph.buffers.contract import Rows
+from tsgraph.keys import DEFAULT_VARIANT
 from tsgraph.protocols.backend import Backend
 from tsgraph.runtime import GraphRuntime
 from tsgraph.spec.model import Policy
@@ -38,11 +39,23 @@ def measure_staleness(
     ways: dict[str, Callable[[], object]] = {f"staleness {mode}": _call(each) for mode, each in runtimes.items()}
     lengths = backend.allocate((8,), torch.int32, 1)
     raw = record_step(lambda: (lengths, model()), backend)
-    ways["raw"] = raw.replay
+    ways |= {"raw": raw.replay, "decision": _decide(runtimes["off"])}
     timings = time_turns(ways, turns, calls=ahead, settle=backend.synchronize)
     excess = {mode: timings.excess(f"staleness {mode}", "raw") for mode in modes()}
     over_off = {mode: timings.excess(f"staleness {mode}", "staleness off") for mode in modes()}
-    return {"parameters": parameters, "ways": timings.figures(), "over raw": excess, "over off": over_off}
+    return {
+        "parameters": parameters,
+        "ways": timings.figures(),
+        "over raw": excess,
+        "over off": over_off,
+        "decision": timings.median("decision"),
+    }
+
+
+def _decide(runtime: GraphRuntime) -> Callable[[], object]:
+    """The decision alone, as a call makes it: by variant and live rows."""
+    routes = runtime._server.routes  # noqa: SLF001 - what is timed is inside
+    return lambda: routes.tables[DEFAULT_VARIANT][8]
 
 
 def _runtime(backend: Backend, mode: str, model: nn.Module) -> GraphRuntime:

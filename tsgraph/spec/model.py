@@ -293,7 +293,7 @@ class Policy:
     undeclared_writes: Literal["refuse", "allow"] = "refuse"
     undeclared_reads: Literal["warn", "refuse", "allow"] = "warn"
     staleness: Literal["always", "sampled", "full", "off"] = "always"
-    sweep: int = 2
+    sweep: int = 1
     outputs: Literal["views", "leased"] = "views"
     capture: Literal["ahead", "lazy"] = "ahead"
     over_budget: Literal["refuse", "evict"] = "refuse"
