@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle
-from typing import Any
+from typing import Any, final
 
 import attrs
 import torch
@@ -32,14 +32,16 @@ REFRESHED = ("attention", "drafter")
 """Collaborators whose memory is looked at after their refresh: before it, an eager step's may be there instead."""
 
 
+Held = tuple[tuple[dict[str, Any], str, int], ...]
+"""Tensors in dicts, each with its key and the address where it should lie."""
+
+
+@final
 @attrs.frozen(eq=False)
 class Turn:
-    """What one look goes through. `held`: tensors in dicts, each with its key and the address where it should lie.
+    """What one look goes through: what is `held`, and `others`: what gives a tensor, with its address."""
 
-    `others`: what gives a tensor, with its address.
-    """
-
-    held: tuple[tuple[dict[str, Any], str, int], ...] = ()
+    held: Held = ()
     others: tuple[tuple[Find, int], ...] = ()
 
     @classmethod
@@ -73,7 +75,7 @@ class Guard:
     _watched: dict[SlotKey, tuple[Slot, CaptureReceipt]] = attrs.field(factory=dict, init=False)
     _places: dict[tuple[str, int], Place] = attrs.field(factory=dict, init=False)
     _generations: tuple[tuple[Any, int], ...] = attrs.field(default=(), init=False)
-    _turns: Iterator[Turn] = attrs.field(factory=lambda: cycle([Turn()]), init=False)
+    _next: Callable[[], Turn | Held] = attrs.field(factory=lambda: cycle([()]).__next__, init=False)
     _found: list[Change] = attrs.field(factory=list, init=False)
 
     # -- the hot path -------------------------------------------------------------------------------------------------
@@ -81,13 +83,14 @@ class Guard:
     def look(self) -> bool:
         """Whether anything looked at this time is unusual. `changes` says what, if it is anything.
 
-        What most turns are made of is looked at here: a call more would cost as much as two places.
+        A turn that goes through tensors in dicts alone is no object, and is gone through here: each call and each name
+        that is looked up takes as long as a place.
         """
-        turn = next(self._turns)
-        if turn.others or self._generations:
+        turn = self._next()
+        if type(turn) is Turn:
             return self._has_raised() or turn.look()
         try:
-            for holder, name, address in turn.held:
+            for holder, name, address in turn:
                 if holder[name].data_ptr() != address:
                     return True
         except Exception:  # noqa: BLE001 - as in a turn
@@ -146,9 +149,14 @@ class Guard:
         swept = [place for place in places if place not in often]
         step = len(places) if self.policy.staleness == "full" else self.policy.sweep
         turns = [Turn.over((*often, *swept[at : at + step])) for at in range(0, len(swept), step or 1)]
-        self._turns = chain([Turn.over(places)], cycle(turns or [Turn.over(often)]))
         told = {pair for slot, _ in self._watched.values() for pair in slot.generations.items()}
         self._generations = tuple((self.parts[name], generation) for name, generation in sorted(told))
+        first, *rest = map(self._short, (Turn.over(places), *(turns or [Turn.over(often)])))
+        self._next = chain([first], cycle(rest)).__next__
+
+    def _short(self, turn: Turn) -> Turn | Held:
+        """`turn` as a look takes it."""
+        return turn if turn.others or self._generations else turn.held
 
     @property
     def _rechecks(self) -> bool:
