@@ -28,8 +28,8 @@ def _stuck(arrange: Callable[[Guard], None]) -> Callable[[Guard], None]:
 
     def wrong(self: Guard) -> None:
         arrange(self)
-        everything, few = next(self._turns), next(self._turns)
-        self._turns = chain([everything], repeat(few))
+        everything, few = self._next(), self._next()
+        self._next = chain([everything], repeat(few)).__next__
 
     return wrong
 
