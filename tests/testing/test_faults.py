@@ -130,6 +130,33 @@ def test_the_stage_fails_where_a_fault_is_not_found(monkeypatch, capsys):
     assert "padding_when_off             NOT FOUND" in capsys.readouterr().out
 
 
+def _raised_in(file):
+    """The error of a function of `file` that uses a name which is gone."""
+    names: dict[str, object] = {}
+    exec(compile("def wrong(self):\n    return self.gone", str(file), "exec"), names)  # noqa: S102
+    try:
+        names["wrong"](None)
+    except AttributeError as error:
+        return error
+
+
+def test_a_fault_that_does_not_fit_what_it_is_planted_in_is_broken_and_not_found(monkeypatch):
+    """A name that is gone makes any property fail, which shows nothing of the rule that the fault is to break."""
+    home = importlib.util.find_spec("tsgraph.testing.faults").submodule_search_locations[0]
+    mistake, chained = _raised_in(f"{home}/standing.py"), CallerError("a step failed")
+    chained.__cause__ = mistake
+    assert [True, True] == [stage.is_broken(error) for error in (mistake, chained)]
+    assert [False] * 3 == [
+        stage.is_broken(error) for error in (_raised_in("step.py"), CallerError("it is found"), None)
+    ]
+
+    find = Find(chained, None, 1, 0.0)
+    monkeypatch.setattr(stage, "search_faults", lambda _: iter([Line("sweep_stuck", "recorded memory", find, 0.0)]))
+    outcome = stage.plant_one("sweep_stuck")
+    assert not outcome.ok
+    assert "IS BROKEN ITSELF" in outcome.line
+
+
 def test_the_stage_fails_where_something_is_found_without_a_fault(monkeypatch, capsys):
     """The control run: a find without a fault is a find in the library, and is printed to be pasted."""
     monkeypatch.setattr(stage, "PROPERTIES", PROPERTIES[:1])
