@@ -304,7 +304,11 @@ PROPERTIES: tuple[Property[Any], ...] = (
         ("S4",),
         lazy_checks.lazy_steps,
         lazy_checks.check_lazy,
-        {"lazy_work_unseen": Lazy("keeps"), "workspace_unseen": Lazy("keeps much", receipts="warmed")},
+        {
+            "lazy_work_unseen": Lazy("keeps"),
+            "reach_unseen": Lazy("touches", receipts="warmed"),
+            "workspace_unseen": Lazy("keeps much", receipts="warmed"),
+        },
         most=16,
     ),
     Property(

@@ -164,7 +164,9 @@ extern "C" __global__ void tsgraph_take(const Lane* lanes, u64 trays, u32 stride
 __device__ u32 units_of(const Lane& lane) { return lane.bytes >> (31 - __clz(lane.unit)); }
 
 // The rows that the lanes may take lie in the tray from there on: its own, or those that it mirrors.
-__device__ u32 room_of(const Lane* lanes, const Lane& lane) { return lane.mirrors >= 0 ? lanes[lane.mirrors].room : lane.room; }
+__device__ u32 room_of(const Lane* lanes, const Lane& lane) {
+    return lane.mirrors >= 0 ? lanes[lane.mirrors].room : lane.room;
+}
 
 // The same where one block can do it, of which each thread has DEPTH units at most: nothing is counted among blocks,
 // and one read brings all that the tray begins with.

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import attrs
-import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
-from tsgraph.buffers.owners import Owners, storage_address
+from tsgraph.buffers.owners import Owners
 from tsgraph.keys import SlotKey
 from tsgraph.protocols.backend import Graph, Pool
-from tsgraph.receipts.outside import form
-from tsgraph.receipts.receipt import CaptureReceipt, HostFunction, Output
-from tsgraph.receipts.remains import REMAINS
+from tsgraph.receipts.outputs import outputs_of
+from tsgraph.receipts.receipt import CaptureReceipt, HostFunction
 
 
 @attrs.frozen(eq=False)
@@ -34,35 +29,15 @@ class Heir:
 
     def receipt(self, owners: Owners, pool: Pool) -> CaptureReceipt:
         """Its receipt. Kernels are counted, like all nodes, but not named: how often they ran, the model says."""
+        slot = f"slot {self.key} of {self.model.spec}"
         nodes = None if self.graph.listing is None else dict(Counter(node.kind for node in self.graph.listing))
         return attrs.evolve(
             self.model,
             slot=str(self.key),
             model=self.model.slot,
-            outputs=tuple(self._outputs(owners, pool)),
+            outputs=tuple(outputs_of(self.returned, slot, owners, pool)),
             functions=tuple(HostFunction(name=each.name, line=each.line) for each in self.graph.functions),
             nodes=nodes,
             pool_bytes=self.graph.bytes,
             seconds=self.seconds,
         )
-
-    def _outputs(self, owners: Owners, pool: Pool) -> Iterator[Output]:
-        names: dict[int, str] = {}
-        slot = f"slot {self.key} of {self.model.spec}"
-        for path, leaf in pytree.tree_flatten_with_path(self.returned)[0]:
-            if isinstance(leaf, torch.Tensor):
-                name, address = f"output{pytree.keystr(path)}", storage_address(leaf)
-                alias = names.get(address, "") or _alias(owners, pool, leaf, address)
-                yield Output(name=pytree.keystr(path), alias=alias, **form(leaf))
-                if not alias and address:
-                    REMAINS.note(address, StorageWeakRef(leaf.untyped_storage()), f"{name} of {slot}")
-                names.setdefault(address, name)
-
-
-def _alias(owners: Owners, pool: Pool, leaf: torch.Tensor, address: int) -> str:
-    if not address:
-        return ""
-    owner = owners.locate(leaf)
-    if owner is None and pool.holds(leaf.data_ptr()):
-        return ""
-    return str(owner or REMAINS.find(leaf) or "unknown")

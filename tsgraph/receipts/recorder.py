@@ -19,8 +19,9 @@ from tsgraph.events import Observers
 from tsgraph.keys import Batch, SlotKey
 from tsgraph.protocols.backend import Graph, GraphNode, Pool
 from tsgraph.receipts.inside import Made
-from tsgraph.receipts.outside import dtype_of, form
-from tsgraph.receipts.receipt import CaptureReceipt, Escape, External, HostFunction, Kernel, Output
+from tsgraph.receipts.outputs import outputs_of
+from tsgraph.receipts.outside import dtype_of
+from tsgraph.receipts.receipt import CaptureReceipt, Escape, External, HostFunction, Kernel
 from tsgraph.receipts.remains import REMAINS
 from tsgraph.receipts.watch import Watch
 from tsgraph.spec.model import Policy
@@ -50,7 +51,7 @@ class Recorder:
     def take(self, key: SlotKey, watch: Watch, graph: Graph, returned: Any) -> CaptureReceipt:
         """The receipt of a recording that has ended and `returned` this."""
         slot = f"slot {key} of {self.spec}"
-        outputs = tuple(self._outputs(watch, returned, slot))
+        outputs = tuple(outputs_of(returned, slot, self.owners, watch.outside.pool, watch.inside.facts))
         nodes, kernels = _told_nodes(graph.listing)
         externals = watch.outside.told()
         return CaptureReceipt(
@@ -72,26 +73,6 @@ class Recorder:
         )
 
     # -- what the step returned, and what it left behind --------------------------------------------------------------
-
-    def _outputs(self, watch: Watch, returned: Any, slot: str) -> Iterator[Output]:
-        names: dict[int, str] = {}
-        for path, leaf in pytree.tree_flatten_with_path(returned)[0]:
-            if isinstance(leaf, torch.Tensor):
-                name, address = pytree.keystr(path), storage_address(leaf)
-                alias = names.get(address, "") or self._alias(watch, leaf, address)
-                yield Output(name=name, alias=alias, **form(leaf))
-                names.setdefault(address, f"output{name}")
-                made = watch.inside.get(address)
-                if made is not None:
-                    REMAINS.note(address, made.reference, f"output{name} of {slot}")
-
-    def _alias(self, watch: Watch, leaf: torch.Tensor, address: int) -> str:
-        if not address or address in watch.inside.facts:
-            return ""
-        owner = self.owners.locate(leaf)
-        if owner is None and watch.outside.pool.holds(leaf.data_ptr()):
-            return ""
-        return str(owner or REMAINS.find(leaf) or "unknown")
 
     def _escapes(self, watch: Watch, returned: Any, slot: str) -> Iterator[Escape]:
         outputs = {storage_address(leaf) for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)}

@@ -276,6 +276,12 @@ FAULTS = (
         (Patch(laziness, "lazy_work", replaced(_none_found)),),
     ),
     Fault(
+        "reach_unseen",
+        "a graph that nobody watched may be handed memory that the warmed-up one was not",
+        ("S4",),
+        (Patch(laziness, "new_memory", replaced(_none_found)),),
+    ),
+    Fault(
         "workspace_unseen",
         "a slot without warm-ups of its own may leave memory that is no output",
         ("S4",),
